@@ -72,7 +72,7 @@ def find_family(config: Json) -> Family:
     ValueError: It is not supported.
   """
   name = config.get('model_type')
-  if name not in FAMILIES:
+  if name is None or name not in FAMILIES:
     raise ValueError(
       f'model_type in config.json must be one of {sorted(FAMILIES)}, got'
       f' {name!r}; only these families have a mapping of their weights'

@@ -100,6 +100,11 @@ def titles(jobs: Sequence[Job]) -> list[str]:
   return list(dict.fromkeys(t for job in jobs for t in job.panels))
 
 
+def timed(jobs: Sequence[Job]) -> list[tuple[str, goodput.Goodput]]:
+  """Returns the name and the goodput of each job with a ledger."""
+  return [(job.name, job.goodput) for job in jobs if job.goodput is not None]
+
+
 def panel(title: str) -> Panel:
   """Returns the panel with this title."""
   matches = (p for p in PANELS if p.title == title)

@@ -124,16 +124,15 @@ def _cell(value: float | None, title: str) -> str:
 
 
 def _times(jobs: Sequence[curves.Job]) -> str:
-  timed = [job for job in jobs if job.goodput]
+  timed = curves.timed(jobs)
   if not timed:
     return ''
   rows = [['job', 'starts', 'wall', 'goodput', *goodput.ACTIVITIES]]
   bars = []
-  for job in timed:
-    spent = job.goodput
+  for job_name, spent in timed:
     times = [progress.short_time(spent.seconds[p]) for p in goodput.ACTIVITIES]
     wall = progress.short_time(spent.wall_secs)
-    name = html.escape(job.name)
+    name = html.escape(job_name)
     share = f'{100 * spent.share:.1f}%'
     rows.append([name, str(spent.attempts), wall, share, *times])
     bars.append(f'<p>{name}</p><div class="times">{_bar(spent)}</div>')

@@ -30,7 +30,7 @@ def draw(jobs: Sequence[curves.Job], path: str, *, smoothing: float) -> None:
   from matplotlib import figure  # Slow to import.
 
   titles = curves.titles(jobs)
-  timed = [job for job in jobs if job.goodput]
+  timed = curves.timed(jobs)
   count = len(titles) + bool(timed)
   rows = math.ceil(count / _COLUMNS) or 1
   canvas = figure.Figure(
@@ -95,18 +95,18 @@ def _plain(text: str) -> str:
   return ascii_text.replace('$', r'\$').removeprefix('_')
 
 
-def _times(ax: Any, jobs: Sequence[curves.Job]) -> None:
+def _times(ax: Any, jobs: Sequence[tuple[str, goodput.Goodput]]) -> None:
   """A bar for each job: its wall time by activity."""
-  for row, job in enumerate(jobs):
+  for row, (_, spent) in enumerate(jobs):
     left = 0.0
     for purpose, color in zip(goodput.ACTIVITIES, ACTIVITY_COLORS, strict=True):
-      width = job.goodput.seconds[purpose] / (job.goodput.wall_secs or 1)
+      width = spent.seconds[purpose] / (spent.wall_secs or 1)
       label = purpose if row == 0 else None
       ax.barh(row, 100 * width, left=left, color=color, label=label)
       left += 100 * width
   ax.set_title('Time', loc='left', fontsize=11)
   ax.set_xlabel('% of the wall time')
-  ax.set_yticks(range(len(jobs)), [_plain(job.name) for job in jobs])
+  ax.set_yticks(range(len(jobs)), [_plain(name) for name, _ in jobs])
   ax.set_xlim(0, 100)
   ax.invert_yaxis()
   ax.spines[['top', 'right']].set_visible(False)

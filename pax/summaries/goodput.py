@@ -138,7 +138,8 @@ class Recorder:
 
   def summary_line(self) -> str:
     """Returns the goodput of the job so far as one line."""
-    return summary_line(summarize([*self._earlier, self._record()]))
+    attempts = _by_attempt([*self._earlier, self._record()])
+    return summary_line(_of_attempts(attempts))
 
   def close(self) -> None:
     """Writes the last sums."""
@@ -165,7 +166,7 @@ class Recorder:
     try:
       self._file.append(record)
     except OSError as e:
-      side_files.report_unwritable(self._path, e)
+      side_files.report_unwritable(self._file.path, e)
       self._close()
     self._written_at = self._last
 
@@ -177,7 +178,7 @@ class Recorder:
   def _close(self) -> None:
     file, self._file = self._file, None
     if file is not None:
-      with side_files.tolerate_errors(self._path):
+      with side_files.tolerate_errors(file.path):
         file.close()
 
   def _record(self) -> Record:
@@ -237,8 +238,10 @@ def read(path: storage.PathLike) -> list[Record]:
 def summarize(records: Sequence[Record]) -> Goodput | None:
   """Returns the goodput of a job from its records; None without records."""
   attempts = _by_attempt(records)
-  if not attempts:
-    return None
+  return _of_attempts(attempts) if attempts else None
+
+
+def _of_attempts(attempts: Sequence[Sequence[Record]]) -> Goodput:
   seconds: dict[str, float] = dict.fromkeys(ACTIVITIES, 0.0)
   end = attempts[0][0]['began']
   for i, attempt in enumerate(attempts):
@@ -317,12 +320,15 @@ def _lost_seconds(
 
 def _resumed_steps(attempts: Sequence[Sequence[Record]]) -> Iterator[int]:
   for attempt in attempts:
-    yield from (r['step'] for r in attempt if r.get('resumed'))
+    for record in attempt:
+      if record.get('resumed') and record['step'] is not None:
+        yield record['step']
 
 
 def _saved_records(attempt: Sequence[Record], step: int) -> Iterator[Record]:
   """Yields, newest first, the records at which all steps were saved."""
   for record in reversed(attempt):
     is_marked = record.get('saved') or record.get('resumed')
-    if is_marked and record['step'] <= step:
+    saved_step = record['step']
+    if is_marked and saved_step is not None and saved_step <= step:
       yield record

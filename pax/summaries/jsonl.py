@@ -29,6 +29,8 @@ class Appender:
     Raises:
       OSError: The file cannot be opened.
     """
+    # The file.
+    self.path = path
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
     self._descriptor = os.open(path, flags, 0o666)
     size = os.fstat(self._descriptor).st_size

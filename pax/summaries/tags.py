@@ -49,7 +49,7 @@ def step_scalars(
   `loss`; `Metrics/<key>` and `Metrics/<key>-weight` of weighted scalars; and
   summaries of layers and learners by path, with the suffix `_scalar`.
   """
-  scalars = {LOSS: output.loss}
+  scalars: dict[str, Any] = {LOSS: output.loss}
   scalars |= weighted_scalars(output.weighted_scalars, prefix)
   for key, value in output.summary_tensors.items():
     if base_layer.get_summary_type_from_key(key) in _SCALARS:

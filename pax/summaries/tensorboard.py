@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -102,13 +102,14 @@ def summary_message(values: Mapping[str, Any]) -> Any:
 
 def _media(pb2: Any, tag: str, value: media.Media) -> list[Any]:
   """Returns the summary messages of one tag; `pb2` is the proto module."""
-  build = {
+  builders: dict[SummaryType, Callable[[Any, str, Any, media.Media], Any]] = {
     SummaryType.IMAGE: _image,
     SummaryType.VIDEO: _video,
     SummaryType.AUDIO: _audio,
     SummaryType.TEXT: _text,
     SummaryType.HISTOGRAM: _histogram,
-  }[value.kind]
+  }
+  build = builders[value.kind]
   return [
     build(pb2, f'{tag}{suffix}', item, value) for suffix, item in value.items()
   ]
@@ -155,9 +156,9 @@ def _audio(pb2: Any, tag: str, samples: np.ndarray, value: media.Media) -> Any:
 def _text(pb2: Any, tag: str, text: str, value: media.Media) -> Any:
   from tensorboardX import summary
 
-  (value,) = summary.text(tag, text).value
-  value.tag = tag
-  return value
+  (message,) = summary.text(tag, text).value
+  message.tag = tag
+  return message
 
 
 def _histogram(
