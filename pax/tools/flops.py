@@ -76,9 +76,9 @@ def _count(jaxpr: Any, loops_once: bool) -> collections.Counter[str]:
   for eqn in jaxprs.live_equations(jaxpr.eqns, jaxpr.outvars):
     inner = list(py_utils.sub_jaxprs(eqn))
     if eqn.primitive.name == 'cond':
-      total += max(
-        (_count(j, loops_once) for j in inner), key=lambda c: c.total()
-      )
+      branches = (_count(j, loops_once) for j in inner)
+      most = max(branches, key=lambda counts: counts.total())
+      total += most
     elif inner:
       is_loop = eqn.primitive.name == 'scan'
       trip_count = 1 if loops_once and is_loop else _trip_count(eqn)

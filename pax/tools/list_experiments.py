@@ -119,7 +119,8 @@ def describe(
 
 def _batch_spec(experiment: Any, task: Any) -> NestedMap:
   """Shapes of a batch: of tokens for a language model, else the provider's."""
-  if not issubclass(fdl.get_callable(task.model), models.LanguageModel):
+  model_cls: Any = fdl.get_callable(task.model)
+  if not issubclass(model_cls, models.LanguageModel):
     provider = experiment.get_input_specs_provider_params()
     return provider.Instantiate().get_input_specs()
   ints = jax.ShapeDtypeStruct(_TOKENS_SHAPE, np.int32)

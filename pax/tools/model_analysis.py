@@ -68,28 +68,36 @@ class ExperimentParser:
 
   def __init__(
     self,
-    exp_name: str,
+    exp_name: str | None,
     bs: int = -1,
     debug_file_pattern: str = '',
     seed: int = 1202,
     settings: Sequence[str] = (),
+    *,
+    fdl: Sequence[str] = (),
+    trust_foreign_files: bool = False,
   ):
     """Declares the experiment.
 
     Args:
-      exp_name: its name, as in --exp.
+      exp_name: its name, as in --exp; None: `fdl` makes the experiment.
       bs: rows per device; -1: unchanged.
       debug_file_pattern: files of the training input for `fprop`.
       seed: of the variables of `fprop`.
       settings: values of --set.
+      fdl: values of --fdl.
+      trust_foreign_files: see `ExperimentOptions`.
     """
     if bs != -1:
       settings = (*settings, f'PERCORE_BATCH_SIZE={bs}')
     options = abstract_experiment.ExperimentOptions(
-      exp=exp_name, set=tuple(settings)
+      exp=exp_name,
+      fdl=tuple(fdl),
+      set=tuple(settings),
+      trust_foreign_files=trust_foreign_files,
     )
-    self.exp_name = exp_name
     self._declared = abstract_experiment.declare(options)
+    self.exp_name = self._declared.name
     self._seed = seed
     if debug_file_pattern:
       _set_files(self._declared.tree.train_input, debug_file_pattern)
@@ -126,7 +134,8 @@ class ExperimentParser:
     (learner,) = self._partitioner.task.learners
     declarations = self._partitioner.var_weight_hparams
     trained = learner.bprop_mask(declarations)
-    rows, totals = [], {}
+    rows: list[tuple[str, str, str, str]] = []
+    totals: dict[str, int] = {}
     for path, weight in py_utils.tree_paths(declarations):
       shape = tuple(weight.full_shape)
       kind = _kind(path, trained)
@@ -202,6 +211,8 @@ def main(argv: Sequence[str] = sys.argv) -> int:
     options.bs,
     options.debug_file_pattern,
     settings=options.set,
+    fdl=options.fdl,
+    trust_foreign_files=options.trust_foreign_files,
   )
   text = _USAGES[options.usage](parser, options.fprop_func)
   abstract_experiment.write(options.output, text)

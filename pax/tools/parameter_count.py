@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, TypeGuard
 
 import fiddle as fdl
 import flax.linen as nn
@@ -88,7 +88,8 @@ class ParameterCounter:
 
   def _count_layer(self, layer: nn.Module) -> int:
     """The count of a layer that is bound to a scope, with its children."""
-    _check_declares_variables(layer)
+    if not _declares_variables(layer):
+      raise UndeclaredVariablesError
     key = _layer_key(layer)
     if key not in self._counts:
       layer._try_setup()
@@ -108,15 +109,14 @@ def _count_traced(model: Config[Any], input_spec: NestedMap) -> int:
   return sum(math.prod(weight.full_shape) for weight in weights)
 
 
-def _check_declares_variables(layer: nn.Module) -> None:
-  is_known = type(layer).__module__.startswith(_PACKAGES)
-  if (
-    not is_known
-    or not isinstance(layer, base_layer.BaseLayer)
-    or isinstance(layer, _FLAX_ADAPTERS)
-    or layer.shared_weight_layer_id is not None
-  ):
-    raise UndeclaredVariablesError
+def _declares_variables(layer: nn.Module) -> TypeGuard[base_layer.BaseLayer]:
+  """Whether `setup` creates the variables of a layer, which are its own."""
+  return (
+    type(layer).__module__.startswith(_PACKAGES)
+    and isinstance(layer, base_layer.BaseLayer)
+    and not isinstance(layer, _FLAX_ADAPTERS)
+    and layer.shared_weight_layer_id is None
+  )
 
 
 def _num_copies(layer: base_layer.BaseLayer) -> int:

@@ -91,7 +91,7 @@ class ExperimentNormalizer:
     self, experiment_config: Config[ParameterizedExperiment]
   ) -> Config[ParameterizedExperiment]:
     normalized = {}
-    for name, value in fdl.ordered_arguments(experiment_config).items():
+    for name, value in sharding.named_arguments(experiment_config).items():
       if name == 'eval_datasets' and self.remove_eval_datasets:
         continue
       if name == 'decode_datasets' and self.remove_decode_datasets:

@@ -34,6 +34,15 @@ def is_sharding(value: Any, name: str | int | None = None) -> bool:
   return isinstance(cls, type) and issubclass(cls, SHARDING_TYPES)
 
 
+def named_arguments(config: fdl.Buildable) -> dict[str, Any]:
+  """Returns the arguments of a Config, without those of `*args`."""
+  return {
+    name: value
+    for name, value in fdl.ordered_arguments(config).items()
+    if isinstance(name, str)
+  }
+
+
 def remove_sharding(config: Any, replace_with_default: bool = False) -> Any:
   """Returns a copy of a Config, or of a container of them, without sharding.
 
@@ -48,7 +57,7 @@ def remove_sharding(config: Any, replace_with_default: bool = False) -> Any:
       return value
     value = state.map_children(value)
     if isinstance(value, fdl.Buildable):
-      for name, child in fdl.ordered_arguments(value).items():
+      for name, child in named_arguments(value).items():
         if is_sharding(child, name):
           delattr(value, name)
           if replace_with_default:
@@ -78,7 +87,7 @@ def sharding_annotations(config: Config[Any]) -> list[tuple[str, Any]]:
   pairs: list[tuple[str, Any]] = []
   for value, path in daglish.iterate(config):
     if isinstance(value, fdl.Buildable):
-      for name, child in fdl.ordered_arguments(value).items():
+      for name, child in named_arguments(value).items():
         if is_sharding(child, name):
           child_path = f'{daglish.path_str(path)}.{name}'
           pairs += _annotations(

@@ -15,6 +15,7 @@ from pax import exit_codes, experiment_vars_summary, main
 from pax.tools import catalog
 
 TEST = 'lm_cloud.LmCloudSpmdTest'
+_FDL = '--fdl=config:pax.tasks.lm.params.lm_cloud.LmCloudSpmdTest'
 TWO_B = 'lm_cloud.LmCloudSpmd2B'
 
 
@@ -57,6 +58,12 @@ def test_parameters_of_two_billion(tell):
   ffn = next(line for line in lines if 'ffn_layer1/linear/w' in line)
   # 18 layers of 3072 x 12288.
   assert ffn.split()[1:] == '(18, 3072, 12288) 679477248 trainable'.split()
+
+
+def test_fiddle_makes_the_analysed_experiment(tell):
+  by_name = tell('model_analysis', f'--exp={TEST}', '--usage=params')
+  by_command = tell('model_analysis', _FDL, '--usage=params')
+  assert by_command == by_name
 
 
 def test_memory_is_a_share_of_adams_three_copies(tell):

@@ -33,6 +33,13 @@ def test_sharding_is_removed_and_nothing_else():
   assert found['a'][0].weight_split_dims_mapping.wt is None
 
 
+def test_sharding_without_a_name_stays():
+  weights = pax_fiddle.Config(base_layer.WeightSharding)
+  config = pax_fiddle.Config(lambda *args: args, weights, 3)
+  assert sharding.remove_sharding(config) == config
+  assert not sharding.sharding_annotations(config)
+
+
 def test_all_fields_of_sharding_are_known():
   names = {
     name
