@@ -39,7 +39,10 @@ def digest(files: Files) -> str:
 
 
 def write_tar(
-  out: BinaryIO, names: Iterable[str], files: Files, kind: int
+  out: BinaryIO | io.BufferedIOBase,
+  names: Iterable[str],
+  files: Files,
+  kind: int,
 ) -> None:
   """Writes a tar of a format that its reader knows."""
   with tarfile.open(fileobj=out, mode='w', format=kind) as tar:
@@ -68,7 +71,7 @@ def frames(files: Files) -> Iterator[list[str]]:
 def write_frames(out: BinaryIO, files: Files) -> None:
   """Writes what unpack.py reads; the number of CPUs does not change it."""
   parameter = unpack.zstd.CompressionParameter
-  options = {
+  options: dict[int, int] = {
     parameter.compression_level: _LEVEL,
     parameter.nb_workers: os.cpu_count() or 1,
     parameter.checksum_flag: 1,

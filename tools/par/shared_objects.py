@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
+from typing import Any
 
 from elftools.elf import dynamic as elf_dynamic
 from elftools.elf import elffile
@@ -86,8 +87,10 @@ def ignores_the_program(path: pathlib.Path, names: set[str]) -> bool:
   """
   with path.open('rb') as f:
     dynamic = elffile.ELFFile(f).get_section_by_name('.dynamic')
-    is_dynamic = isinstance(dynamic, elf_dynamic.DynamicSection)
-    tags = list(dynamic.iter_tags()) if is_dynamic else []
+    if not isinstance(dynamic, elf_dynamic.DynamicSection):
+      return False
+    # A tag has its string as an attribute, which its type does not declare.
+    tags: list[Any] = list(dynamic.iter_tags())
   needs = {tag.needed for tag in tags if tag.entry.d_tag == 'DT_NEEDED'}
   runpath = any(tag.entry.d_tag == 'DT_RUNPATH' for tag in tags)
   return runpath and not names.isdisjoint(needs)

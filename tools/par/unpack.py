@@ -44,9 +44,11 @@ def _extract(path: str, offset: int, size: int, dest: str) -> None:
     data = io.BytesIO(f.read(size))
   with zstd.ZstdFile(data) as z, tarfile.open(fileobj=z, mode='r|') as tar:
     for member in tar:
+      if (source := tar.extractfile(member)) is None:
+        continue  # A folder, which its files make.
       target = os.path.join(dest, member.name)
       os.makedirs(os.path.dirname(target), exist_ok=True)
-      with tar.extractfile(member) as source, open(target, 'wb') as out:
+      with source, open(target, 'wb') as out:
         shutil.copyfileobj(source, out, 1 << 20)
       if member.mode & 0o100:
         os.chmod(target, 0o755)
