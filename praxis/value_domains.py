@@ -61,7 +61,8 @@ class Interval:
     return f'{kind} {" and ".join(parts)}'.rstrip()
 
   def contains(self, value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    is_number = isinstance(value, numbers.Real)
+    if not is_number or isinstance(value, bool):
       return False
     # An integer may be too large for a float.
     is_int = isinstance(value, numbers.Integral)

@@ -15,24 +15,24 @@ from praxis import pax_fiddle
 from praxis.struct_text import nested_struct_to_text
 
 
-def _make_dataclass(cls: type) -> None:
+def _make_dataclass(cls: type, defaults: dict[str, Any]) -> inspect.Signature:
+  """Makes a class with these defaults a dataclass; returns its signature."""
   try:
     dataclasses.dataclass(cls)
   except TypeError:  # A required field follows an optional one.
-    for name, value in cls.declared_defaults.items():
+    for name, value in defaults.items():
       setattr(cls, name, _copy_of_field(value))
     dataclasses.dataclass(kw_only=True)(cls)
-  # Fiddle reads the signature; that of `__call__` has no fields.
-  _, *fields = inspect.signature(cls.__init__).parameters.values()
-  cls.__signature__ = inspect.Signature(fields)
   pax_fiddle.register_dataclass(cls)
+  _, *fields = inspect.signature(vars(cls)['__init__']).parameters.values()
+  return inspect.Signature(fields)
 
 
 def _copy_of_field(value: Any) -> Any:
   return copy.copy(value) if isinstance(value, dataclasses.Field) else value
 
 
-def _refuse_silent_overrides(cls: type) -> None:
+def _refuse_silent_overrides(cls: FiddleHParamsClassStub) -> None:
   inherited = {f.name for b in cls.__bases__ for f in pax_fiddle.fields_of(b)}
   own = set(inspect.get_annotations(cls))
   for name in sorted((inherited & own) - set(cls._attribute_overrides)):
@@ -51,6 +51,11 @@ class FiddleHParamsClassStub(type):
   """
 
   owner: Any = None
+  # The fields in the body of the class that have defaults.
+  declared_defaults: dict[str, Any]
+  # Read by Fiddle, as the signature of `__call__` has no fields.
+  __signature__: inspect.Signature
+  _attribute_overrides: tuple[str, ...]
 
   def __init__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]):
     super().__init__(name, bases, body)
@@ -65,7 +70,7 @@ class FiddleHParamsClassStub(type):
     }
     if bases and not any(getattr(base, 'owner', None) for base in bases):
       _refuse_silent_overrides(cls)
-    _make_dataclass(cls)
+    cls.__signature__ = _make_dataclass(cls, cls.declared_defaults)
 
   def __call__(cls, *args: Any, **kwargs: Any) -> Any:
     if cls.owner:
@@ -107,6 +112,7 @@ class BaseHyperParams(metaclass=FiddleHParamsClassStub):
 
   _attribute_overrides: ClassVar[tuple[str, ...]] = ()
   _internal_frozen: ClassVar[bool] = False
+  __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
   def __post_init__(self) -> None:
     for name, value in self._items():

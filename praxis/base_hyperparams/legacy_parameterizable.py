@@ -82,16 +82,7 @@ class BaseParameterizable:
       cls._config_init_name_for_params_object = init_params_arg_name
     if nonconfigurable_init_arg_names is not None:
       cls._nonconfigurable_init_args += tuple(nonconfigurable_init_arg_names)
-    cls.HParams = _bound_hparams(cls)
-    if 'make' not in cls.__dict__:
-      # A copy: the function of the base class keeps its own signature.
-      make = cls.make.__func__
-      cls.make = classmethod(
-        types.FunctionType(make.__code__, make.__globals__, make.__name__)
-      )
-    function = cls.make.__func__
-    function.__signature__ = _make_signature(cls)
-    function.__doc__ = cls.__doc__
+    _bind(cls)
 
   @property
   def hparams(self) -> BaseParameterizable.HParams:
@@ -144,6 +135,20 @@ def instantiate(config: Any, **kwargs: Any) -> Any:
     ValueError: `config` is neither.
   """
   return pax_fiddle.instantiate(config, **kwargs)
+
+
+def _bind(cls: Any) -> None:
+  """Gives a class `HParams` of its own, and a `make` with their signature."""
+  cls.HParams = _bound_hparams(cls)
+  if 'make' not in cls.__dict__:
+    # A copy: the function of the base class keeps its own signature.
+    make = cls.make.__func__
+    cls.make = classmethod(
+      types.FunctionType(make.__code__, make.__globals__, make.__name__)
+    )
+  function = cls.make.__func__
+  function.__signature__ = _make_signature(cls)
+  function.__doc__ = cls.__doc__
 
 
 def _bound_hparams(cls: Any) -> type:

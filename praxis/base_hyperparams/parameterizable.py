@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import functools
 import inspect
-from typing import Any, dataclass_transform
+from typing import Any, ClassVar, Protocol, dataclass_transform
 
 import fiddle as fdl
 
@@ -18,7 +18,11 @@ from praxis.base_hyperparams.hyperparams import (
 )
 
 
-def lift_hparams(cls: type) -> None:
+class _Parameterizable(Protocol):
+  HParams: ClassVar[Any]
+
+
+def lift_hparams(cls: type[_Parameterizable]) -> None:
   """Moves the fields declared in `cls.HParams`, if any, onto `cls`.
 
   Raises:
@@ -79,6 +83,8 @@ class FiddleBaseParameterizable:
 
   # Name in logs, directories and summaries.
   name: str = ''
+  # HParams(...) is Config(cls, ...). Subclasses may declare their fields in it.
+  HParams: ClassVar[Any]
 
   def __init_subclass__(cls, **kwargs: Any) -> None:
     """Makes the class a dataclass with keyword arguments.
@@ -95,7 +101,7 @@ class FiddleBaseParameterizable:
         f'`{field.name}: {field.type} = ...`, to give it another default'
       )
     dataclasses.dataclass(kw_only=True, eq=False, repr=False)(cls)
-    cls.__init__ = _refusing_positional_arguments(cls.__init__)
+    _refuse_positional_arguments(cls)
 
   def __post_init__(self) -> None:
     pass
@@ -170,8 +176,6 @@ class HParamsView:
   def __eq__(self, other: object) -> bool:
     return isinstance(other, HParamsView) and self._config == other._config
 
-  __hash__ = None
-
 
 def config_of(owner: Any) -> pax_fiddle.Config:
   """Returns the Config of a built object, from the values of its fields."""
@@ -193,7 +197,9 @@ def _unbuilt(value: Any) -> Any:
   return value
 
 
-def _refusing_positional_arguments(init: Any) -> Any:
+def _refuse_positional_arguments(cls: Any) -> None:
+  init = cls.__init__
+
   @functools.wraps(init)
   def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
     if args:
@@ -203,7 +209,7 @@ def _refusing_positional_arguments(init: Any) -> Any:
       )
     init(self, **kwargs)
 
-  return wrapper
+  cls.__init__ = wrapper
 
 
 dataclasses.dataclass(kw_only=True, eq=False, repr=False)(

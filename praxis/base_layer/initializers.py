@@ -228,7 +228,10 @@ def scale_of(
     ValueError: `init` is constant or orthogonal.
   """
   _, factor = _scaled_distribution(init)
-  return init.scale * (factor(tuple(shape), *fans) if shape else 1.0)
+  fan_in, fan_out = fans
+  if fan_in is None or fan_out is None:  # A scalar.
+    return init.scale
+  return init.scale * factor(tuple(shape), fan_in, fan_out)
 
 
 def _scaled_distribution(

@@ -40,7 +40,7 @@ from praxis.base_layer.weight_params import (
   WeightHParams,
   WeightHParamsCollection,
 )
-from praxis.pytypes import JTensor, Nested, SplitDimsMapping
+from praxis.pytypes import JTensor, SplitDimsMapping
 
 _TreeT = TypeVar('_TreeT')
 
@@ -97,6 +97,8 @@ class BaseLayer(children.ParentModule):
   WeightSharding = sharding_annotations.WeightSharding
   ActivationSharding = sharding_annotations.ActivationSharding
   INHERITED: ClassVar[Mapping[str, dataclasses.Field]]
+  # HParams(...) is Config(cls, ...). Subclasses may declare their fields in it.
+  HParams: ClassVar[Any]
 
   # Storage dtype of the weights.
   dtype: Any = pax_fiddle.field(
@@ -130,11 +132,8 @@ class BaseLayer(children.ParentModule):
   def __init_subclass__(cls, **kwargs: Any) -> None:
     base_hyperparams.lift_hparams(cls)
     sharding_annotations.lift_shardings(cls)
+    _wrap_methods(cls)
     body = cls.__dict__
-    if 'fprop' in body and '__call__' not in body:
-      cls.__call__ = body['fprop']
-    if 'setup' in body:
-      cls.setup = _recording_config(body['setup'])
     for field in base_hyperparams.unannotated_defaults(cls):
       logging.warning(
         '%s.%s = %r has no effect on layers without an annotation; write '
@@ -276,7 +275,7 @@ class BaseLayer(children.ParentModule):
       )
     if self.is_initializing() or not self.is_mutable_collection(NON_TRAINABLE):
       return
-    stored = self.scope.get_variable(NON_TRAINABLE, name)
+    stored: Any = nn.Module.get_variable(self, NON_TRAINABLE, name)
     shape, new_shape = jnp.shape(self.get_var(name)), jnp.shape(new_val)
     if shape != new_shape:
       raise ValueError(
@@ -463,7 +462,7 @@ class BaseLayer(children.ParentModule):
     return jnp.asarray(value) if isinstance(value, np.ndarray) else value
 
   @nn.nowrap
-  def _cast_inputs(self, inputs: Nested[Any]) -> Nested[Any]:
+  def _cast_inputs(self, inputs: _TreeT) -> _TreeT:
     if jnp.dtype(self.fprop_dtype) != jnp.bfloat16:
       return inputs
     return jax.tree.map(_float32_to_bfloat16, inputs)
@@ -563,7 +562,17 @@ def assert_has_shape(t: JTensor, shape: Sequence[int]) -> None:
     raise ValueError(f'an array must have shape {list(shape)}, got {t.shape}')
 
 
-def _recording_config(setup: Callable[[BaseLayer], None]):
+def _wrap_methods(cls: Any) -> None:
+  """Makes a class's `fprop` its call, and its `setup` record the Config."""
+  if 'fprop' in cls.__dict__ and '__call__' not in cls.__dict__:
+    cls.__call__ = cls.__dict__['fprop']
+  if 'setup' in cls.__dict__:
+    cls.setup = _recording_config(cls.__dict__['setup'])
+
+
+def _recording_config(
+  setup: Callable[[BaseLayer], None],
+) -> Callable[[BaseLayer], None]:
   """Wraps `setup` to also record the Config in HYPER_PARAMS if requested."""
 
   @functools.wraps(setup)
@@ -580,7 +589,7 @@ def _recording_config(setup: Callable[[BaseLayer], None]):
   return wrapped
 
 
-BaseLayer.setup = _recording_config(BaseLayer.setup)
+_wrap_methods(BaseLayer)
 
 _INHERITED = (
   'dtype',

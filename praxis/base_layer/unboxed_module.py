@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
+from flax.core.scope import CollectionFilter
 
 from praxis.base_layer import weight_params
 from praxis.base_layer.jax_context import JaxContext
@@ -24,6 +25,8 @@ from praxis.base_layer.variable_collections import (
 from praxis.base_layer.weight_params import WeightHParams
 from praxis.pytypes import JTensor, Nested, PRNGKey
 
+_TreeT = TypeVar('_TreeT')
+
 
 class UnboxedModule(nn.Module):
   """A flax module whose callers see arrays instead of `BoxedParam`s."""
@@ -34,7 +37,7 @@ class UnboxedModule(nn.Module):
     rngs: PRNGKey | dict[str, PRNGKey],
     *args: Any,
     method: Callable[..., Any] | str | None = None,
-    mutable: Sequence[str] | None = None,
+    mutable: CollectionFilter | None = None,
     **kwargs: Any,
   ) -> dict[str, Nested[JTensor]]:
     """Returns the initial variables by collection, as arrays."""
@@ -46,11 +49,11 @@ class UnboxedModule(nn.Module):
   @nn.nowrap
   def apply(
     self,
-    variables: dict[str, Any],
+    variables: Mapping[str, Any],
     *args: Any,
     rngs: PRNGKey | dict[str, PRNGKey] | None = None,
     method: Callable[..., Any] | str | None = None,
-    mutable: bool | str | Sequence[str] = False,
+    mutable: CollectionFilter = False,
     **kwargs: Any,
   ) -> Any:
     """Returns the outputs, with the updated collections if any is mutable.
@@ -141,7 +144,7 @@ class UnboxedModule(nn.Module):
     )
 
   @nn.nowrap
-  def _cast_inputs(self, inputs: Nested[Any]) -> Nested[Any]:
+  def _cast_inputs(self, inputs: _TreeT) -> _TreeT:
     """Casts the inputs of an abstract init as the train step casts a batch."""
     return inputs
 
@@ -151,9 +154,9 @@ class UnboxedModule(nn.Module):
     rngs: dict[str, PRNGKey],
     *args: Any,
     method: Callable[..., Any] | str | None,
-    mutable: Sequence[str] | None,
+    mutable: CollectionFilter | None,
     **kwargs: Any,
-  ) -> dict[str, Any]:
+  ) -> Mapping[str, Any]:
     mutable = DEFAULT_INIT_MUTABLE_LIST if mutable is None else mutable
     return super().init(rngs, *args, method=method, mutable=mutable, **kwargs)
 

@@ -13,8 +13,9 @@ from praxis.pytypes import JTensor, Nested
 class ShardedAdafactorState(NamedTuple):
   """The state, in trees like the variables; missing moments are masked."""
 
-  # Number of updates so far.
-  count: JTensor
+  # Number of updates so far. Checkpoints have this name, which hides the method
+  # of tuples.
+  count: JTensor  # type: ignore[assignment]
   # First moment and, if it is int8, its scale per column.
   m: Nested[JTensor]
   m_scale: Nested[JTensor]

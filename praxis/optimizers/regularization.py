@@ -54,6 +54,8 @@ def apply_lp_regularizer(
   gradient = gradients.get(p)
   if gradient is None:
     raise ValueError(f'p must be 1 or 2, got {p}')
+  if not regularizer_weight:
+    return _maybe_optax(_identity(), use_optax_gradient_transformations)
 
   def term(w: JTensor) -> JTensor | float:
     if skip_lp_1d_vectors and w.ndim <= 1:
@@ -67,9 +69,7 @@ def apply_lp_regularizer(
     params = _required(params, f'l{p:.0f}_regularizer_weight')
     return _add_where(var_lp_mask, updates, params, term)
 
-  tx = (
-    sharded_transforms.counting(update) if regularizer_weight else _identity()
-  )
+  tx = sharded_transforms.counting(update)
   return _maybe_optax(tx, use_optax_gradient_transformations)
 
 

@@ -37,13 +37,13 @@ def sharded_sgd(
     params: Nested[JTensor] | None = None,
   ) -> tuple[Nested[JTensor], sharded_transforms.State]:
     del params
-
-    def decay(g: JTensor, t: JTensor) -> JTensor:
-      return (g + momentum * t).astype(t.dtype)
-
     trace, schedule = state
     direction = grads
     if momentum is not None:
+
+      def decay(g: JTensor, t: JTensor) -> JTensor:
+        return (g + momentum * t).astype(t.dtype)
+
       trace = optax.TraceState(jax.tree.map(decay, grads, trace.trace))
       direction = trace.trace
       if nesterov:

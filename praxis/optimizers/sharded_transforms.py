@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -91,8 +91,9 @@ def as_sharded(
   tx: GeneralGradientTransformation,
 ) -> ShardedGradientTransformation:
   """Returns `tx`, converted if it is an Optax transformation."""
+  # A user's own type of sharded transformation will do.
   if hasattr(tx, 'init_partition_spec'):
-    return tx
+    return cast(ShardedGradientTransformation, tx)
   return sharded(tx.init, tx.update)
 
 

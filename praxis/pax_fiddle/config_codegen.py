@@ -139,10 +139,11 @@ class _Writer:
     }
     # A new Config already has the tags of the fields of its class.
     tags_of_class = type(value)(fn_or_cls).__argument_tags__
-    for name, tags in value.__argument_tags__.items():
-      added = sorted(tags - tags_of_class.get(name, set()), key=str)
+    for key, tags in value.__argument_tags__.items():
+      name = str(key)
+      added = sorted(tags - tags_of_class.get(key, set()), key=str)
       if added:
-        tagged = {'tags': added}
+        tagged: dict[str, Any] = {'tags': added}
         if name in arguments:
           tagged['default'] = arguments[name]
         arguments[name] = self._call(fdl.TaggedValue, [], tagged, state)

@@ -7,13 +7,16 @@ Fiddle builds, draws and serializes the Configs within registered containers.
 from __future__ import annotations
 
 import dataclasses
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from fiddle import daglish
 
 from praxis import nested_map
 
-T = TypeVar('T')
+if TYPE_CHECKING:
+  from _typeshed import DataclassInstance
+
+T = TypeVar('T', bound='DataclassInstance')
 
 # Upstream has its own registry; here all traversals use Fiddle's.
 BasicTraversal = daglish.BasicTraversal

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
+from typing import TypeVar
 
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -14,6 +15,9 @@ from praxis import base_hyperparams
 
 # A point of a schedule: the step and the value at that step.
 Point = tuple[int, float]
+
+_FirstT = TypeVar('_FirstT')
+_SecondT = TypeVar('_SecondT')
 
 
 class BaseSchedule(base_hyperparams.FiddleBaseParameterizable, abc.ABC):
@@ -67,12 +71,12 @@ def check_sorted(owner: BaseSchedule, boundaries: Sequence[int]) -> None:
 
 def check_lengths(
   owner: BaseSchedule,
-  first: tuple[str, Sequence[object] | None],
-  second: tuple[str, Sequence[object] | None],
+  first: tuple[str, Sequence[_FirstT] | None],
+  second: tuple[str, Sequence[_SecondT] | None],
   *,
   extra: int,
-) -> None:
-  """Checks that the second field has `extra` more entries than the first.
+) -> tuple[Sequence[_FirstT], Sequence[_SecondT]]:
+  """Returns the values of two fields if the second has `extra` more entries.
 
   Args:
     owner: the schedule.
@@ -95,3 +99,4 @@ def check_lengths(
       f'{type(owner).__name__}.{other_name} must have {expected} entries'
       f' (len({name}) + {extra}), got {len(other_values)}'
     )
+  return values, other_values

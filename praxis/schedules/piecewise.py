@@ -46,13 +46,13 @@ class PiecewiseConstant(base_schedule.BaseSchedule):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    base_schedule.check_lengths(
+    self._boundaries, self._values = base_schedule.check_lengths(
       self, ('boundaries', self.boundaries), ('values', self.values), extra=1
     )
-    base_schedule.check_sorted(self, self.boundaries)
+    base_schedule.check_sorted(self, self._boundaries)
 
   def value_at(self, step: ArrayLike) -> Float[Array, '']:
-    return step_function(step, self.boundaries, self.values)
+    return step_function(step, self._boundaries, self._values)
 
 
 class PiecewiseSchedule(base_schedule.BaseSchedule):
@@ -65,23 +65,23 @@ class PiecewiseSchedule(base_schedule.BaseSchedule):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    base_schedule.check_lengths(
+    self._boundaries, schedules = base_schedule.check_lengths(
       self,
       ('boundaries', self.boundaries),
       ('schedules', self.schedules),
       extra=1,
     )
-    base_schedule.check_sorted(self, self.boundaries)
-    self._schedules = _built(self.schedules)
+    base_schedule.check_sorted(self, self._boundaries)
+    self._schedules = _built(schedules)
 
   def value_at(self, step: ArrayLike) -> Float[Array, '']:
     t = base_schedule.as_float(step)
-    begins = [0, *self.boundaries]
+    begins = [0, *self._boundaries]
     values = [
       schedule.value_at(t - begin)
       for schedule, begin in zip(self._schedules, begins, strict=True)
     ]
-    return step_function(t, self.boundaries, values)
+    return step_function(t, self._boundaries, values)
 
 
 class CycleSchedule(base_schedule.BaseSchedule):
@@ -96,17 +96,17 @@ class CycleSchedule(base_schedule.BaseSchedule):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    base_schedule.check_lengths(
+    schedules, steps = base_schedule.check_lengths(
       self, ('schedules', self.schedules), ('steps', self.steps), extra=0
     )
-    if not self.steps or min(self.steps) <= 0:
-      raise ValueError(
-        f'CycleSchedule.steps must be positive, got {self.steps}'
-      )
-    self._schedules = _built(self.schedules)
+    if not steps or min(steps) <= 0:
+      raise ValueError(f'CycleSchedule.steps must be positive, got {steps}')
+    self._schedules = _built(schedules)
+    # The last step of each schedule within the cycle.
+    self._ends = list(itertools.accumulate(steps))
 
   def value_at(self, step: ArrayLike) -> Float[Array, '']:
-    ends = list(itertools.accumulate(self.steps))
-    cycle_step = base_schedule.as_float(step) % ends[-1]
+    *ends, length = self._ends
+    cycle_step = base_schedule.as_float(step) % length
     values = [schedule.value_at(step) for schedule in self._schedules]
-    return step_function(cycle_step, ends[:-1], values)
+    return step_function(cycle_step, ends, values)

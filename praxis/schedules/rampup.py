@@ -134,32 +134,33 @@ class LinearRampupPiecewiseConstant(base_schedule.BaseSchedule):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    base_schedule.check_lengths(
+    boundaries, self._values = base_schedule.check_lengths(
       self, ('boundaries', self.boundaries), ('values', self.values), extra=0
     )
-    base_schedule.check_sorted(self, self.boundaries)
-    if not self.boundaries or self.boundaries[0] <= 0:
+    base_schedule.check_sorted(self, boundaries)
+    if not boundaries or boundaries[0] <= 0:
       raise ValueError(
         'LinearRampupPiecewiseConstant.boundaries must start with a positive'
-        f' step, got {self.boundaries}'
+        f' step, got {boundaries}'
       )
+    self._warmup_end, *self._boundaries = boundaries
 
   def value_at(self, step: ArrayLike) -> Float[Array, '']:
     t = base_schedule.as_float(step)
-    ramp = base_schedule.progress(t, 0, self.boundaries[0])
-    return ramp * piecewise.step_function(t, self.boundaries[1:], self.values)
+    ramp = base_schedule.progress(t, 0, self._warmup_end)
+    return ramp * piecewise.step_function(t, self._boundaries, self._values)
 
   @property
   def p0(self) -> elementary.Linear:
     """The warm-up."""
     return elementary.Linear.config(
-      start=(0, 0.0), limit=(self.boundaries[0], self.values[0])
+      start=(0, 0.0), limit=(self._warmup_end, self._values[0])
     ).Instantiate()
 
   @property
   def p1(self) -> piecewise.PiecewiseConstant:
     """The values after the warm-up, whose end is step 0 of this schedule."""
-    first, *others = self.boundaries
     return piecewise.PiecewiseConstant.config(
-      boundaries=[step - first for step in others], values=self.values
+      boundaries=[step - self._warmup_end for step in self._boundaries],
+      values=self._values,
     ).Instantiate()

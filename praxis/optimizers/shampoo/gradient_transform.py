@@ -96,9 +96,7 @@ def _update(
   for i, (g, w, slot) in enumerate(
     zip(float_grads, weights, _unpack(tree, state), strict=True)
   ):
-    direction = None
-    if layout.partitions[i]:
-      direction = preconditioner_groups.precondition(layout, loaded, i, g)
+    direction = preconditioner_groups.precondition(layout, loaded, i, g)
     new, slot = variable_update.update(
       hyperparams, g, w, direction, slot, step_params
     )

@@ -40,6 +40,15 @@ class Root(NamedTuple):
   error: Float[Array, '']
 
 
+class _Power(NamedTuple):
+  """State of the power iteration."""
+
+  step: Int[Array, '']
+  vector: Float[Array, ' N']
+  value: Float[Array, '']
+  last: Float[Array, '']
+
+
 class _Newton(NamedTuple):
   """State of the iteration: m converges to the identity, h to the root."""
 
@@ -57,19 +66,18 @@ def largest_eigenvalue(matrix: Float[Array, 'N N']) -> Float[Array, '']:
   """Returns the largest eigenvalue, by power iteration."""
   start = np.random.default_rng(0).uniform(-1.0, 1.0, matrix.shape[0])
 
-  def is_unconverged(state: tuple[Array, ...]) -> Bool[Array, '']:
-    step, _, value, last = state
-    return (step < _ITERATIONS) & (jnp.abs(value - last) > _TOLERANCE * value)
+  def is_unconverged(state: _Power) -> Bool[Array, '']:
+    change = jnp.abs(state.value - state.last)
+    return (state.step < _ITERATIONS) & (change > _TOLERANCE * state.value)
 
-  def iterate(state: tuple[Array, ...]) -> tuple[Array, ...]:
-    step, vector, value, _ = state
-    vector = vector / jnp.maximum(jnp.linalg.norm(vector), 1e-30)
+  def iterate(state: _Power) -> _Power:
+    vector = state.vector / jnp.maximum(jnp.linalg.norm(state.vector), 1e-30)
     image = _matmul(matrix, vector)
-    return step + 1, image, _matmul(vector, image), value
+    return _Power(state.step + 1, image, _matmul(vector, image), state.value)
 
   one = jnp.float32(1.0)
-  state = (jnp.int32(0), jnp.asarray(start, jnp.float32), one, 0.0 * one)
-  return jax.lax.while_loop(is_unconverged, iterate, state)[2]
+  first = _Power(jnp.int32(0), jnp.asarray(start, jnp.float32), one, 0.0 * one)
+  return jax.lax.while_loop(is_unconverged, iterate, first).value
 
 
 def newton_root(
@@ -160,11 +168,11 @@ def deflated_newton_root(
     matrix, jnp.asarray(np.linalg.qr(start)[0], jnp.float32), m=iterations
   )
   scale = jnp.maximum(values[0], _SMALLEST_SCALE) if relative else 1.0
-  ridge = ridge * scale
+  added = ridge * scale
   low = values[-1]
   lowered = matrix - _matmul(vectors * (values - low), vectors.T)
-  root = newton_root(lowered, power, ridge, relative=False)
-  excess = (low + ridge) ** (-1.0 / power) - (values + ridge) ** (-1.0 / power)
+  root = newton_root(lowered, power, added, relative=False)
+  excess = (low + added) ** (-1.0 / power) - (values + added) ** (-1.0 / power)
   value = root.value - _matmul(vectors * excess, vectors.T)
   return Root(value, root.error)
 

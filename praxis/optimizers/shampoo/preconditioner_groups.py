@@ -136,8 +136,8 @@ def updated_preconditioners(
 
 def precondition(
   layout: MatrixLayout, preconditioners: Groups, variable: int, grad: JTensor
-) -> JTensor:
-  """Multiplies the gradient of a variable by its preconditioners.
+) -> JTensor | None:
+  """Multiplies the gradient of a variable by its preconditioners, if any.
 
   Args:
     layout: the layout of the matrices.
@@ -146,6 +146,8 @@ def precondition(
     grad: its gradient.
   """
   partition = layout.partitions[variable]
+  if partition is None:
+    return None
   matrices = iter(gather(layout, preconditioners, variable))
   blocks = []
   for block in partition.split(grad):
