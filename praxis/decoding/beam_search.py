@@ -390,7 +390,8 @@ def update_global_beam(
   end_hyps: GlobalBeam, cur_hyps: GlobalBeam
 ) -> GlobalBeam:
   """Returns the K best of old and new finished hypotheses."""
-  return hypotheses.keep_best(end_hyps, cur_hyps)
+  ids, lengths, scores, logprobs = hypotheses.keep_best(end_hyps, cur_hyps)
+  return ids, lengths, scores, logprobs
 
 
 def shuffle_state(

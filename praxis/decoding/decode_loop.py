@@ -10,7 +10,7 @@ the mask of finished rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import flax.linen as nn
 import jax
@@ -60,7 +60,8 @@ def run(
   if model.is_initializing():
     return body(model, state)
   return nn.while_loop(
-    keep_going,
+    # Flax says bool, but takes a traced one.
+    cast(Callable[[Any, NestedMap], bool], keep_going),
     body,
     model,
     jax.tree.map(jnp.asarray, state),

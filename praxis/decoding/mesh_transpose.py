@@ -39,7 +39,7 @@ def maybe_decode_mesh_transpose(
 def maybe_reshard_mdl_for_decode(
   model: Any,
   mesh_transpose: dict[str, str] | None,
-  model_var_pspecs: Nested[PartitionSpec] | None,
+  model_var_pspecs: Mapping[str, Nested[PartitionSpec]] | None,
   transform_decode_state_fn: TransformStateFn,
 ) -> Any:
   """Returns the model bound to weights and states in the transposed sharding.

@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
+from typing_extensions import TypeIs
 
 from praxis.decoding import state_transforms
 from praxis.nested_map import NestedMap
@@ -20,7 +21,11 @@ class ExtendStepFn(Protocol):
   """Runs one decode step of a bound model."""
 
   def __call__(
-    self, model: Any, ids: Int[Array, '*R'], segment_pos: Int[Array, '*R'], /
+    self,
+    model: Any,
+    ids: Int[Array, '*R'],
+    segment_pos: Int[Array, '*R'] | None,
+    /,
   ) -> Num[Array, '*R V']:
     """Returns the logits of the next token."""
 
@@ -33,7 +38,7 @@ class ExpandedExtendStepFn(Protocol):
     self,
     model: Any,
     ids: Int[Array, '*R'],
-    segment_pos: Int[Array, '*R'],
+    segment_pos: Int[Array, '*R'] | None,
     decode_loop_state: NestedMap,
     /,
   ) -> Num[Array, '*R V']:
@@ -88,7 +93,10 @@ def ignore_loop_state(extend_step_fn: ExtendStepFn) -> ExpandedExtendStepFn:
   """Returns `extend_step_fn` with an additional argument that it ignores."""
 
   def expanded(
-    model: Any, ids: Array, segment_pos: Array, decode_loop_state: NestedMap
+    model: Any,
+    ids: Array,
+    segment_pos: Array | None,
+    decode_loop_state: NestedMap,
   ) -> Array:
     del decode_loop_state
     return extend_step_fn(model, ids, segment_pos)
@@ -104,11 +112,19 @@ def coerce_to_expanded_extend_step_fn(
   Only the public functions that accept both protocols call this; `ModelFns`
   takes the expanded one.
   """
+  if _takes_loop_state(extend_step_fn):
+    return extend_step_fn
+  return ignore_loop_state(extend_step_fn)
+
+
+def _takes_loop_state(
+  extend_step_fn: ExtendStepFn | ExpandedExtendStepFn,
+) -> TypeIs[ExpandedExtendStepFn]:
   model = ids = segment_pos = decode_loop_state = None
   try:
     inspect.signature(extend_step_fn).bind(
       model, ids, segment_pos, decode_loop_state
     )
   except TypeError:
-    return ignore_loop_state(extend_step_fn)
-  return extend_step_fn
+    return False
+  return True

@@ -89,10 +89,9 @@ class PerRowParams:
     """
     is_guided = options.cf_guidance_scale is not None
     num_examples = batch // 2 if is_guided else batch
+    decoded_copies = 2 * num_samples if is_guided else num_samples
 
-    def repeat(name: str, x: Array | None, copies: int) -> Array | None:
-      if x is None:
-        return None
+    def repeat(name: str, x: Array, copies: int) -> Array:
       x = _broadcast_examples(x, num_examples, num_samples)
       if x.ndim < 1 or x.shape[0] != num_examples:
         raise ValueError(
@@ -102,20 +101,22 @@ class PerRowParams:
       return jnp.repeat(x, copies, axis=0)
 
     def for_sampled(name: str, x: Array | None) -> Array | None:
-      return repeat(name, x, num_samples)
+      return None if x is None else repeat(name, x, num_samples)
 
     def for_decoded(name: str, x: Array | None) -> Array | None:
-      return repeat(name, x, num_samples * (2 if is_guided else 1))
+      return None if x is None else repeat(name, x, decoded_copies)
 
+    row_max_steps: int | Array = max_steps
     row_limits = for_decoded(
       'per_example_max_decode_steps', options.per_example_max_decode_steps
     )
     if row_limits is not None:
-      max_steps = jnp.minimum(row_limits.astype(jnp.int32), max_steps)
+      row_max_steps = jnp.minimum(row_limits.astype(jnp.int32), max_steps)
     top_p = for_sampled('per_example_top_p', options.per_example_top_p)
     stop_sequences = None
     if getattr(options.eos_id, 'ndim', 0) > 1:
-      stop_sequences = for_decoded('eos_id', options.eos_id).astype(jnp.int32)
+      ids = jnp.asarray(options.eos_id, jnp.int32)
+      stop_sequences = repeat('eos_id', ids, decoded_copies)
     keys = None
     if options.gumbel_prng_key is not None:
       keys = RowKeys.from_seeds(
@@ -127,7 +128,7 @@ class PerRowParams:
       ),
       top_p=None if top_p is None else top_p.reshape(-1, 1),
       top_k=for_sampled('per_example_top_k', options.per_example_top_k),
-      max_steps=max_steps,
+      max_steps=row_max_steps,
       stop_sequences=stop_sequences,
       num_candidates=for_decoded(
         'num_per_token_logprobs', options.num_per_token_logprobs

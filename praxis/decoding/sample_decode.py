@@ -131,7 +131,9 @@ def sample_decode(
     ids=prefix_ids,
     lengths=prefix_lengths,
     original_lengths=original_lengths,
-    num_columns=max_prefix_len,
+    num_columns=(
+      prefix_ids.shape[1] if max_prefix_len is None else max_prefix_len
+    ),
   )
   shape = (num_samples, seq_len)
   return sampling.decode(model, fns, next_token_sampler, prefix, shape, options)

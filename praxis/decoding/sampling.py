@@ -53,12 +53,8 @@ class Prefix:
   lengths: Int[Array, ' B']
   # Number of tokens of the whole texts that the prompts begin.
   original_lengths: Int[Array, ' B']
-  # Number of columns of the prompts, 0 if all are empty; None: P.
-  num_columns: int | None = None
-
-  def __post_init__(self) -> None:
-    if self.num_columns is None:
-      object.__setattr__(self, 'num_columns', self.ids.shape[1])
+  # Number of columns of the prompts, 0 if all are empty.
+  num_columns: int
 
   def paddings(self, is_right_aligned: bool) -> Float[Array, 'B P']:
     """Returns 1 at padding, 0 at tokens."""
@@ -190,8 +186,9 @@ class _SamplingLoopBody:
     self._record_scores(state, logits)
     state.step += 1
     state.segment_pos += 1
-    if self.options.result_callback is not None:
-      state.num_calls = self._stream(state)
+    callback = self.options.result_callback
+    if callback is not None:
+      state.num_calls = self._stream(callback, state)
     return state
 
   def _sample_next_token(
@@ -279,7 +276,7 @@ class _SamplingLoopBody:
       entropy = -jnp.sum(logprobs * jnp.exp(logprobs), axis=-1)
       state.entropy = decode_loop.set_column(state.entropy, column, entropy)
     if options.optimize_eos:
-      eos_ids = jnp.asarray(stop_sequences.as_list(options.eos_id), jnp.int32)
+      eos_ids = jnp.atleast_1d(jnp.asarray(options.eos_id, jnp.int32))
       best = jnp.argmax(logprobs[:, eos_ids], axis=-1)
       state.eos_ids = decode_loop.set_column(
         state.eos_ids, column, eos_ids[best]
@@ -289,15 +286,17 @@ class _SamplingLoopBody:
         column,
         token_samplers.take(logprobs[:, eos_ids], best),
       )
-    if options.num_per_token_logprobs is not None:
-      self._record_candidates(state, logprobs)
+    if self.row_params.num_candidates is not None:
+      self._record_candidates(state, logprobs, self.row_params.num_candidates)
 
-  def _record_candidates(self, state: NestedMap, logprobs: Array) -> None:
+  def _record_candidates(
+    self, state: NestedMap, logprobs: Array, num_candidates: Int[Array, ' R']
+  ) -> None:
     """Writes the top candidates of the step, at column step - start_step."""
     max_candidates = MAX_NUM_PER_TOKEN_LOGPROBS
     top_k = min(logprobs.shape[-1], max_candidates)
     top_logprobs, ids = jax.lax.top_k(logprobs, top_k)
-    num_requested = self.row_params.num_candidates[:, jnp.newaxis]
+    num_requested = num_candidates[:, jnp.newaxis]
     is_requested = jnp.arange(max_candidates) < num_requested
     padding = [(0, 0), (0, max_candidates - top_k)]
     top_logprobs = jnp.pad(
@@ -315,21 +314,22 @@ class _SamplingLoopBody:
       jnp.where(is_requested, jnp.pad(ids, padding), 0),
     )
 
-  def _stream(self, state: NestedMap) -> Int[Array, '']:
+  def _stream(
+    self, callback: streaming.StreamingResultCallback, state: NestedMap
+  ) -> Int[Array, '']:
     """Streams the conditional rows; returns the number of calls so far."""
-    if self.guidance is not None:
+    guidance = self.guidance
+    if guidance is not None:
       num_rows = state.done.shape[0]
       state = jax.tree.map(
         lambda x: (
-          self.guidance.take_conditional(x)
+          guidance.take_conditional(x)
           if x.ndim and x.shape[0] == num_rows
           else x
         ),
         state,
       )
-    return streaming.send(
-      self.options.result_callback, state, self.prompts.num_samples
-    )
+    return streaming.send(callback, state, self.prompts.num_samples)
 
 
 def _create_loop_body(

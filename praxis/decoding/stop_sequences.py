@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Int
 
 # One id, several ids, or a stop sequence for each example: [B, L], or several
@@ -19,7 +20,7 @@ def as_list(ids: int | Sequence[int]) -> list[int]:
 
 
 def has_any_eos(
-  arr: Int[Array, '*B'], eos_ids: int | Sequence[int]
+  arr: Int[Array, '*B'], eos_ids: int | Sequence[int] | Int[Array, '*E']
 ) -> Bool[Array, '*B']:
   """Returns the mask of the ids that are one of `eos_ids`."""
   return jnp.isin(arr, jnp.asarray(eos_ids, jnp.int32))
@@ -96,9 +97,10 @@ def is_end(
     output_ids: the rows so far.
     column: the column of the new ids.
   """
-  if not hasattr(eos_id, 'ndim') or eos_id.ndim < 2:
+  if np.ndim(eos_id) < 2:
     return has_any_eos(new_ids, eos_id)
-  sequences = eos_id.reshape(eos_id.shape[0], -1, eos_id.shape[-1])
+  sequences = jnp.asarray(eos_id)
+  sequences = sequences.reshape(sequences.shape[0], -1, sequences.shape[-1])
   columns = jnp.broadcast_to(column, [new_ids.shape[0], 1])
   matches = end_with_any_sequence_any_position(sequences, output_ids, columns)
   return matches.any(axis=(1, 2))

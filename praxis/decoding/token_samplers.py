@@ -86,7 +86,9 @@ class BaseNextTokenSampler(
     logits: Float[Array, 'B V'],
     temperature: Temperature,
     decode_loop_state: NestedMap,
-    **per_example: Any,
+    per_example_top_p: Float[Array, ' B *one'] | None = None,
+    per_example_top_k: Int[Array, ' B'] | None = None,
+    gumbel_prng_key: Array | None = None,
   ) -> NestedMap:
     """Returns new_ids [B] and logits [B, V], for log-probabilities.
 
@@ -95,8 +97,9 @@ class BaseNextTokenSampler(
       logits: of the next token.
       temperature: divisor of the logits, one or [B, 1].
       decode_loop_state: the state of the decode loop; see `sampling`.
-      **per_example: per_example_top_p, per_example_top_k and gumbel_prng_key,
-        each None or one value per row.
+      per_example_top_p: one value per row; None: that of the sampler.
+      per_example_top_k: the same.
+      gumbel_prng_key: a raw key per row; None: the model's random stream.
     """
 
   def init_decode_loop_state(
@@ -155,7 +158,7 @@ class DefaultNextTokenSampler(BaseNextTokenSampler):
   use_top_k_for_logprobs: bool = False
   # Samples from the filtered logits.
   logits_sampler: BaseLogitsSampler = pax_fiddle.instance_field(
-    DefaultCategoricalLogitsSampler
+    default_factory=DefaultCategoricalLogitsSampler
   )
 
   def __post_init__(self) -> None:

@@ -95,6 +95,7 @@ class SequenceModelDecoder:
         original_lengths=sequence_alignment.sequence_lengths(
           data.target_paddings
         ),
+        num_columns=data.target_ids.shape[1],
       ),
       (hparams.num_samples, hparams.seqlen),
       sampling_options.from_batch(hparams, batch),

@@ -246,10 +246,11 @@ def test_logprobs_among_the_top_k():
     assert np.isclose(logprobs[-1], want, atol=1e-5).any()
 
 
-def test_ends_where_an_end_is_most_probable():
+@pytest.mark.parametrize('as_ids', [list, jnp.asarray])
+def test_ends_where_an_end_is_most_probable(as_ids):
   eos = [toy.EOS, 4]
   out = toy.sample(
-    _GREEDY, (1, 9), max_decode_steps=5, eos_id=eos, optimize_eos=True
+    _GREEDY, (1, 9), max_decode_steps=5, eos_id=as_ids(eos), optimize_eos=True
   )
   for row in range(3):
     text = list(toy.IDS[row][: toy.LENGTHS[row]])

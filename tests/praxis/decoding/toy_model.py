@@ -104,7 +104,12 @@ def prefix(at_once, ids=IDS, lengths=LENGTHS):
   ids, lengths = jnp.asarray(ids), jnp.asarray(lengths)
   if at_once:
     ids = sequence_alignment.right_align_tensors(ids, lengths)
-  return sampling.Prefix(ids=ids, lengths=lengths, original_lengths=lengths)
+  return sampling.Prefix(
+    ids=ids,
+    lengths=lengths,
+    original_lengths=lengths,
+    num_columns=ids.shape[1],
+  )
 
 
 def sample(
