@@ -152,10 +152,10 @@ def _fused_attention(
 ) -> Float[Array, 'B T N H']:
   """Returns the attended values of (query, key, value)."""
   query, key, value = heads
+  uses_cudnn = implementation == 'cudnn'
   if implementation is None:
-    has_gpu = py_utils.target_platform() == 'gpu'
-    implementation = 'cudnn' if has_gpu else 'xla'
-  if implementation == 'cudnn':
+    uses_cudnn = py_utils.target_platform() == 'gpu'
+  if uses_cudnn:
     _check_cudnn(query)
   shape = (*visible.shape[:2], query.shape[1], key.shape[1])
   return jax.nn.dot_product_attention(
@@ -166,7 +166,7 @@ def _fused_attention(
     mask=jnp.broadcast_to(visible, shape),
     scale=scale,
     is_causal=is_causal,
-    implementation=implementation,
+    implementation='cudnn' if uses_cudnn else 'xla',
   )
 
 

@@ -182,7 +182,9 @@ class GroupedQueryAttention(
     outputs = self._project_output(encoded)
     return outputs[:, 0] if is_single else outputs
 
-  def _kernel_spec(self, mask: kernel_inputs.Mask) -> kernel_inputs.KernelSpec:
+  def _kernel_spec(
+    self, mask: segments.SegmentMask
+  ) -> kernel_inputs.KernelSpec:
     split = self.activation_split_dims_mapping.btnh
     return kernel_inputs.KernelSpec(
       mask, logit_cap=self.atten_logit_cap, split=split

@@ -78,7 +78,7 @@ class DotProductAttention(
   use_rotary_position_emb: bool = False
   # Whether only rotated keys are cached.
   consolidate_rope_key_state: bool = False
-  rotary_position_emb_tpl: LayerTpl | None = template_field(
+  rotary_position_emb_tpl: LayerTpl = template_field(
     embedding_softmax.RotaryPositionalEmbedding
   )
   cast_rotary_position_emb: bool = True
@@ -230,7 +230,7 @@ class DotProductAttention(
         query[:, 0], *self._cached_names(), atten_mask[:, :, 0], bias, time_step
       )
       encoded = encoded[:, jnp.newaxis]
-      if self._uses_ngram_scores():
+      if probs is not None and self._uses_ngram_scores():
         probs = probs[:, :, jnp.newaxis]
     else:
       inputs = AttentionInputs(query, key, value, atten_mask, bias)
@@ -350,7 +350,9 @@ class DotProductAttention(
     value = 'value_post_dconv' if self.dconv_qkv else 'value_state'
     return key, value
 
-  def _kernel_spec(self, mask: kernel_inputs.Mask) -> kernel_inputs.KernelSpec:
+  def _kernel_spec(
+    self, mask: segments.SegmentMask
+  ) -> kernel_inputs.KernelSpec:
     split = self.activation_split_dims_mapping.blnh
     return kernel_inputs.KernelSpec(
       mask, self._window(), self.atten_logit_cap, split
@@ -444,12 +446,14 @@ class DotProductAttention(
       value: of all cached steps.
       atten_mask: additive.
       relative_bias: added to the logits.
-      time_step: index of the step.
+      time_step: index of the step, for a window and for relative logits; None:
+        0.
     """
     mask = atten_mask[:, :, jnp.newaxis]
     query = query[:, jnp.newaxis]
     inputs = AttentionInputs(query, key, value, mask, relative_bias)
-    encoded, probs = self._attend_rows(inputs, time_step)
+    first_query = 0 if time_step is None else time_step
+    encoded, probs = self._attend_rows(inputs, first_query)
     return encoded[:, 0], probs if probs is None else probs[:, :, 0]
 
   def _attend_rows(
@@ -550,12 +554,13 @@ class DotProductAttention(
     time_step: Index,
   ) -> Float[Array, 'B L N H']:
     states = self._step_writer(time_step).write(_NGRAM_STATE, encoded)
+    scores = probs if self._uses_ngram_scores() else None
     steps = [
       self.ngrammer.extend_step(
         states,
         step=time_step + i,
         merge_heads=False,
-        attention_score=probs[:, :, i] if self._uses_ngram_scores() else None,
+        attention_score=None if scores is None else scores[:, :, i],
       )
       for i in range(encoded.shape[1])
     ]

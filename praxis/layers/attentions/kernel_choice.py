@@ -121,7 +121,9 @@ class KernelAttention(base_layer.BaseLayer):
     kernel = _candidate(self.atten_implementation, length)
     if kernel is None:
       return None
-    spec = self._kernel_spec(mask)
+    spec = None
+    if isinstance(mask, segments.SegmentMask):
+      spec = self._kernel_spec(mask)
     unsupported = {
       type(self).__name__: not self.has_kernel,
       **self._unsupported_by_kernels(),
@@ -135,12 +137,12 @@ class KernelAttention(base_layer.BaseLayer):
       )
     choice = f'{self.without_kernel}, {kernel.name} does not support {reason}'
     _log_choice(str(heads.query.aval), choice if reason else kernel.name)
-    if reason:
+    if reason or spec is None:
       return None
     query = self._kernel_queries(heads.query)
     return kernel.attend(heads._replace(query=query), spec)
 
-  def _kernel_spec(self, mask: Mask) -> KernelSpec:
+  def _kernel_spec(self, mask: segments.SegmentMask) -> KernelSpec:
     """Returns what a kernel computes."""
     raise NotImplementedError
 
@@ -177,16 +179,17 @@ def _candidate(implementation: str, length: int) -> Kernel | None:
 def _reason_against(
   kernel: Kernel,
   heads: Heads,
-  spec: KernelSpec,
+  spec: KernelSpec | None,
   unsupported: Mapping[str, bool],
 ) -> str | None:
+  """Returns why a kernel cannot attend; without a spec, as none can."""
   names = [name for name, is_used in unsupported.items() if is_used]
-  if not isinstance(spec.mask, segments.SegmentMask):
+  if spec is None:
     names.append('a mask that is an array')
   platform = py_utils.target_platform()
   if platform not in (kernel.platform, 'cpu'):
     names.append(f'the platform {platform}')
-  if names:
+  if spec is None or names:
     return ' and '.join(names)
   mesh = jax.sharding.get_abstract_mesh()
   return kernel.reason_against(heads, spec, mesh)

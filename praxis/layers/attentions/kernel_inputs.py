@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, PartitionSpec
 from jaxtyping import Array, Float, Shaped
 
-from praxis import pytypes
+from praxis import py_utils, pytypes
 from praxis.layers.attentions import masks, segments
 
 # Kernels take segments, not arrays.
@@ -43,7 +43,7 @@ class Heads(NamedTuple):
 class KernelSpec:
   """The mask, the cap and the sharding of the attention of a sequence."""
 
-  mask: Mask
+  mask: segments.SegmentMask
   # Hides positions further away; None for no limit.
   window: masks.ContextWindow | None = None
   # cap * tanh(logits / cap); None, 0 or less disables it.
@@ -68,9 +68,13 @@ class HeadAxes(NamedTuple):
   @classmethod
   def of(cls, split: pytypes.SplitDimsMapping, mesh: AbstractMesh) -> HeadAxes:
     """Returns the axes of a split that the mesh has."""
-    dims = [None] * 4 if split is None else split
-    names = ((d,) if isinstance(d, str) else d or () for d in dims)
-    return cls(*(tuple(n for n in d if n in mesh.axis_names) for d in names))
+    names = mesh.axis_names
+    # -1 is no axis, nor is any index without a mesh.
+    axes = (
+      names[d : d + 1] if isinstance(d, int) else py_utils.mesh_axes(d)
+      for d in split or [None] * 4
+    )
+    return cls(*(tuple(n for n in dim if n in names) for dim in axes))
 
   def query_spec(self) -> PartitionSpec:
     """Returns the sharding of the queries."""

@@ -198,7 +198,7 @@ class StepWriter:
     conv: dconv.CausalDepthwiseConv1D,
     name: str,
     value: Float[Array, 'B L ...'],
-    pos: Int[Array, 'B L'],
+    pos: Int[Array, 'B L'] | None,
   ) -> Float[Array, 'B L ...']:
     """Caches the input of a causal convolution and returns the steps' output.
 
@@ -206,15 +206,17 @@ class StepWriter:
       conv: the convolution over time.
       name: of the cached input.
       value: the steps' input.
-      pos: position of each step in its segment.
+      pos: position of each step in its segment; its index when None.
     """
     self.write(name, value)
     states, first = self.cache.read_with_history(
       name, self.time_step, conv.kernel_size - 1
     )
     steps = [
-      conv.extend_step(states, TIME_DIM, first + i, pos[:, i])
-      for i in range(pos.shape[1])
+      conv.extend_step(
+        states, TIME_DIM, first + i, None if pos is None else pos[:, i]
+      )
+      for i in range(value.shape[TIME_DIM])
     ]
     return jnp.stack(steps, axis=TIME_DIM)
 

@@ -37,12 +37,7 @@ class LocalSelfAttention(dot_product.DotProductAttention):
     super()._check_fields()
     if self.simulated:
       return
-    if self.left_context is None or self.right_context is None:
-      raise ValueError(
-        'left_context and right_context must be numbers with simulated=False, '
-        f'got {self.left_context} and {self.right_context}; set them, or '
-        'simulated=True for no limit'
-      )
+    left_context, right_context = self._contexts()
     if self.relative_bias_tpl is not None:
       raise ValueError(
         'relative_bias_tpl must be None with simulated=False, got a template; '
@@ -53,12 +48,23 @@ class LocalSelfAttention(dot_product.DotProductAttention):
         'ngram_using_attention_scores must be False with simulated=False, got '
         'True; set simulated=True, which has the scores of all positions'
       )
-    check_context(self._block_size(), self.left_context, self.right_context)
+    check_context(self._block_size(), left_context, right_context)
+
+  def _contexts(self) -> tuple[int, int]:
+    """Returns the left and the right context, which blocks need."""
+    if self.left_context is None or self.right_context is None:
+      raise ValueError(
+        'left_context and right_context must be numbers with simulated=False, '
+        f'got {self.left_context} and {self.right_context}; set them, or '
+        'simulated=True for no limit'
+      )
+    return self.left_context, self.right_context
 
   def _block_size(self) -> int:
     if self.block_size is not None:
       return self.block_size
-    return max(1, self.right_context, self.left_context - 1)
+    left_context, right_context = self._contexts()
+    return max(1, right_context, left_context - 1)
 
   def _window(self) -> masks.ContextWindow:
     return masks.ContextWindow(self.left_context, self.right_context)
@@ -67,7 +73,7 @@ class LocalSelfAttention(dot_product.DotProductAttention):
     self,
     inputs: attention_core.AttentionInputs,
     query_pos: dot_product.Positions,
-  ) -> tuple[attention_core.QueryHeads, Float[Array, 'B N ...']]:
+  ) -> tuple[attention_core.QueryHeads, Float[Array, 'B N ...'] | None]:
     if self.simulated:
       return super()._attend(inputs, query_pos)
     query, key, value, mask, _ = inputs
@@ -77,7 +83,8 @@ class LocalSelfAttention(dot_product.DotProductAttention):
         f'{type(self).__name__} needs as many keys as queries ({length}), got '
         f'{key.shape[1]}; it is for self attention'
       )
-    sizes = self._block_size(), self.left_context, self.right_context
+    left_context, right_context = self._contexts()
+    sizes = self._block_size(), left_context, right_context
     mask = jnp.broadcast_to(mask, (batch, *mask.shape[1:]))
     blocks = (
       convert_to_block(query, sizes[0]),
@@ -89,7 +96,7 @@ class LocalSelfAttention(dot_product.DotProductAttention):
     # context.
     merge = lambda x: x.reshape(-1, *x.shape[2:])
     encoded, probs = self._attend_dense(
-      attention_core.AttentionInputs(*map(merge, blocks)), self.left_context - 1
+      attention_core.AttentionInputs(*map(merge, blocks)), left_context - 1
     )
     encoded = encoded.reshape(batch, -1, *encoded.shape[2:])[:, :length]
     probs = probs.reshape(batch, -1, *probs.shape[1:])

@@ -23,12 +23,17 @@ class _RelativeBiasAttention(local.LocalSelfAttention):
 
   def _check_fields(self) -> None:
     super()._check_fields()
+    self._contexts()
+
+  def _contexts(self) -> tuple[int, int]:
+    """Returns the left and the right context, on which the bias depends."""
     if self.left_context is None or self.right_context is None:
       raise ValueError(
         f'left_context and right_context of {type(self).__name__} must be '
         f'numbers, got {self.left_context} and {self.right_context}; the bias '
         'depends on them'
       )
+    return self.left_context, self.right_context
 
   def _logits(
     self,
@@ -41,7 +46,8 @@ class _RelativeBiasAttention(local.LocalSelfAttention):
     distance = jnp.arange(columns) - jnp.arange(rows)[:, jnp.newaxis]
     distance -= first_query
     # Pairs outside the window are masked; their bias only has to be finite.
-    distance = jnp.clip(distance, 1 - self.left_context, self.right_context)
+    left_context, right_context = self._contexts()
+    distance = jnp.clip(distance, 1 - left_context, right_context)
     return logits + self._bias(distance).astype(logits.dtype)
 
   @abc.abstractmethod
@@ -58,7 +64,8 @@ class LocalSelfAttentionRelativeBias(_RelativeBiasAttention):
   def setup(self) -> None:
     super().setup()
     # One entry per distance between a query and a key of a block.
-    context = self._block_size() + self.left_context - 1 + self.right_context
+    left_context, right_context = self._contexts()
+    context = self._block_size() + left_context - 1 + right_context
     shape = [self.num_heads, context + self._block_size() - 1]
     self.create_variable(
       'pos_emb_compressed', base_layer.WeightHParams(shape=shape)
@@ -68,7 +75,8 @@ class LocalSelfAttentionRelativeBias(_RelativeBiasAttention):
     table = self.theta.pos_emb_compressed
     self.add_summary('pos_emb_compressed', jnp.sum(table))
     # Upstream's order of entries: distances wrap around the end of the table.
-    first = self.left_context + self._block_size() - 3
+    left_context, _ = self._contexts()
+    first = left_context + self._block_size() - 3
     return table[:, (distance + first) % table.shape[1]]
 
 
@@ -79,7 +87,8 @@ class LocalSelfAttentionAlibi(_RelativeBiasAttention):
   """
 
   def _bias(self, distance: Int[Array, 'T S']) -> Float[Array, 'N T S']:
-    offset = self.left_context + self._block_size() - 2
+    left_context, _ = self._contexts()
+    offset = left_context + self._block_size() - 2
     slopes = jnp.asarray(_slopes(self.num_heads), jnp.float32)
     return slopes[:, np.newaxis, np.newaxis] * (distance + offset)
 

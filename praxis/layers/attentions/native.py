@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from praxis.kernels import attention
 from praxis.kernels import native as kernels
-from praxis.layers.attentions import kernel_inputs
+from praxis.layers.attentions import kernel_inputs, masks
 from praxis.layers.attentions.kernel_inputs import Heads, KernelSpec
 
 # Where the kernel measures at least 1.2 times as fast as einsum by XLA
@@ -80,11 +80,10 @@ def attend(heads: Heads, spec: KernelSpec) -> Float[Array, 'B T N H']:
 
 
 def _kernel_spec(spec: KernelSpec) -> attention.Spec:
-  left = spec.window and spec.window.left
-  right = spec.window and spec.window.right
+  window = spec.window or masks.ContextWindow(None, None)
   return attention.Spec(
     # The left side of a window has the query's own position.
-    before=None if left is None else left - 1,
-    after=0 if spec.mask.is_causal else right,
+    before=None if window.left is None else window.left - 1,
+    after=0 if spec.mask.is_causal else window.right,
     soft_cap=spec.soft_cap or 0.0,
   )

@@ -70,7 +70,8 @@ class LocalSelfAttentionXL(local.LocalSelfAttention):
     rows, columns = query.shape[1], key.shape[1]
     # Only distances inside the window are computed; the others are masked and
     # padded with 0.
-    first, last = self.left_context - 1, -self.right_context
+    left_context, right_context = self._contexts()
+    first, last = left_context - 1, -right_context
     distances = jnp.arange(first, last - 1, -1)
     window_logits = _position_logits(self, query, distances)
     padding = rows + columns

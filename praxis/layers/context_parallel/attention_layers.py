@@ -100,9 +100,9 @@ class ContextParallel(kernel_choice.KernelAttention):
     split: SplitDimsMapping,
   ) -> _Heads:
     """Returns the attended values of (scaled query, key, value)."""
-    visibility = {'mask': mask}
+    visibility = mask
     if self.is_causal:
-      visibility = {'first_key': _first_keys(heads, query_pos)}
+      visibility = _first_keys(heads, query_pos)
     elif mask.shape[1] != 1:
       raise ValueError(
         f'atten_mask must be one for all heads in a ring, got {mask.shape}; '
@@ -115,7 +115,7 @@ class ContextParallel(kernel_choice.KernelAttention):
       transform=transform,
       balanced=self.is_balanced,
     )
-    return sharded_attention.attend(*heads, config, **visibility)
+    return sharded_attention.attend(*heads, visibility, config)
 
 
 class ContextParallelAttention(

@@ -33,7 +33,7 @@ from praxis.layers.context_parallel.visibility import KeyVisibility
 _Queries = Float[Array, 'B T K G H']
 _Keys = Float[Array, 'B T K H']
 _QueryState = TypeVar('_QueryState')
-_KeyState = TypeVar('_KeyState')
+_KeyState = TypeVar('_KeyState', bound=tuple[Array, ...])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,15 +113,17 @@ def _attend_fwd(
     tile: _Tile,
   ) -> tuple[block_attention.SoftmaxState, tuple[_Keys, _Keys]]:
     rows, columns = tile
+    key, value = key_value
     update = block_attention.attend_to_block(
       block_attention.SoftmaxState(*(x[:, rows] for x in state)),
       query[:, rows],
-      *(x[:, columns] for x in key_value),
+      key[:, columns],
+      value[:, columns],
       visibility.slice_queries(rows).is_masked(key_index[columns]),
       ring.transform,
     )
-    state = [x.at[:, rows].set(y) for x, y in zip(state, update, strict=True)]
-    return block_attention.SoftmaxState(*state), key_value
+    new = (x.at[:, rows].set(y) for x, y in zip(state, update, strict=True))
+    return block_attention.SoftmaxState(*new), key_value
 
   state = block_attention.init_softmax_state(query, ring.transform)
   state, _ = _visit_all_keys(ring, visit, state, (key, value))

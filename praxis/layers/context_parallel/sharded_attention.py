@@ -50,10 +50,8 @@ def attend(
   query: _Heads,
   key: _KeyHeads,
   value: _KeyHeads,
+  visibility: Float[Array, '#B 1 #T S'] | Int[Array, '#B T'],
   config: RingConfig,
-  *,
-  mask: Float[Array, '#B 1 #T S'] | None = None,
-  first_key: Int[Array, '#B T'] | None = None,
 ) -> _Heads:
   """Returns the attended values.
 
@@ -61,10 +59,9 @@ def attend(
     query: scaled.
     key: keys.
     value: values, as many as keys.
+    visibility: an additive mask, or the index of the first visible key of each
+      query, which sees the keys from there up to its own index.
     config: the ring.
-    mask: additive; None with `first_key`.
-    first_key: index of the first visible key of each query, which sees the keys
-      from there up to its own index.
 
   Raises:
     ValueError: the sequence does not divide into the shards.
@@ -83,13 +80,15 @@ def attend(
   if key.shape[2] % sharding.num_devices_along(head_axes):
     head_axes = ()
   heads_spec = PartitionSpec(batch_axes, config.axis, head_axes or None, None)
-  visibility = first_key if mask is None else mask[:, 0]
+  has_mask = visibility.ndim == 4
+  if has_mask:
+    visibility = visibility[:, 0]
 
   def attend_on_device(
     query: Array, key: Array, value: Array, visibility: Array
   ) -> Array:
     return _attend_on_device(
-      ring, query, key, value, visibility, has_mask=mask is not None
+      ring, query, key, value, visibility, has_mask=has_mask
     )
 
   encoded = jax.shard_map(
@@ -123,14 +122,15 @@ def _attend_on_device(
   query_index = ring_lib.key_indices(
     ring, jax.lax.axis_index(ring.axis), length
   )
-  first_key = None if has_mask else visibility
-  if ring.balanced:
-    query, key, value, first_key = (
+  if ring.balanced:  # There is no mask, see `ContextParallel`.
+    query, key, value, visibility = (
       zigzag.to_zigzag(x, ring.axis, ring.size)
-      for x in (query, key, value, first_key)
+      for x in (query, key, value, visibility)
     )
-  visible_keys = KeyVisibility(
-    query_index, first_key, mask=visibility if has_mask else None
+  visible_keys = (
+    KeyVisibility(query_index, mask=visibility)
+    if has_mask
+    else KeyVisibility(query_index, visibility)
   )
   batch, _, heads, head_dim = query.shape
   grouped = query.reshape(batch, length, key.shape[2], -1, head_dim)
@@ -150,10 +150,10 @@ def _batch_and_head_axes(
     return (), ()
   spec = base_layer.to_partition_spec(split, config.mesh_axis_names)
   spec = base_layer.maybe_transpose_mesh_axes(spec)
-  sizes = query.shape[0], query.shape[2]
-  return tuple(
-    sharding.dividing_axes(entry, size)
-    for entry, size in zip((spec[0], spec[2]), sizes, strict=True)
+  batch, heads = query.shape[0], query.shape[2]
+  return (
+    sharding.dividing_axes(spec[0], batch),
+    sharding.dividing_axes(spec[2], heads),
   )
 
 

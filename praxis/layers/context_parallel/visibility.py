@@ -24,7 +24,7 @@ class KeyVisibility(NamedTuple):
   # Index of each query in the sequence.
   query_index: Int[Array, ' T']
   # Index of the first visible key of each query; later ones are visible up to
-  # the query's own index.
+  # the query's own index. None: 0.
   first_key: Int[Array, '#B T'] | None = None
   # Additive, of these queries and all keys; see attentions.masks.
   mask: Float[Array, '#B #T S'] | None = None
@@ -37,6 +37,8 @@ class KeyVisibility(NamedTuple):
       )
       return masks.is_masked(columns)
     is_later = key_index > self.query_index[:, jnp.newaxis]
+    if self.first_key is None:
+      return is_later
     return is_later | (key_index < self.first_key[:, :, jnp.newaxis])
 
   def slice_queries(self, rows: slice) -> KeyVisibility:

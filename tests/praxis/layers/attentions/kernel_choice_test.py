@@ -18,7 +18,12 @@ from praxis.layers import (
   grouped_query_attention,
   transformers,
 )
-from praxis.layers.attentions import kernel_choice, masks, segments
+from praxis.layers.attentions import (
+  kernel_choice,
+  kernel_inputs,
+  masks,
+  segments,
+)
 from tests.praxis.layers.attentions import kernel_cases
 
 _Policy = checkpoint_policy.AutodiffCheckpointType
@@ -150,6 +155,14 @@ def test_a_subclass_with_other_arithmetic_has_no_kernel():
   )
   with pytest.raises(ValueError, match='not support Sharper'):
     kernel_cases.trace_loss(lm)
+
+
+def test_a_split_may_name_axes_by_their_index():
+  split = [0, -1, 'mdl', None]
+  mesh = jax.sharding.AbstractMesh((2, 2), ('data', 'mdl'))
+  axes = kernel_inputs.HeadAxes.of(split, mesh)
+  assert axes == (('data',), (), ('mdl',), ())
+  assert not any(kernel_inputs.HeadAxes.of(split, kernel_cases.NO_MESH))
 
 
 def test_a_causal_stack_makes_segments_causal():
