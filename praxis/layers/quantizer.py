@@ -67,19 +67,28 @@ class _Quantizer(base_layer.BaseLayer):
       width: that size.
     """
     for field in ('num_latent_classes', 'latent_dim'):
-      if not getattr(self, field):
-        raise ValueError(
-          f'{type(self).__name__} {self.name!r} needs {field} > 0, got '
-          f'{getattr(self, field)}'
-        )
+      self._size(field)
     if self.num_groups < 1 or width % self.num_groups:
       raise ValueError(
         f'num_groups must divide {name} {width}, got {self.num_groups}'
       )
 
+  def _size(self, field: str) -> int:
+    """Returns a field that must be set."""
+    size = getattr(self, field)
+    if not size:
+      raise ValueError(
+        f'{type(self).__name__} {self.name!r} needs {field} > 0, got {size}'
+      )
+    return size
+
+  @property
+  def _num_classes(self) -> int:
+    return self._size('num_latent_classes')
+
   def look_up(self, z_codes: Int[Array, 'B T G']) -> Float[Array, 'B T D']:
     """Returns the codebook vectors of the codes."""
-    one_hot = jax.nn.one_hot(z_codes, self.num_latent_classes)
+    one_hot = jax.nn.one_hot(z_codes, self._num_classes)
     vectors = jnp.einsum('btgv,vgh->btgh', one_hot, self._codebook())
     return vectors.reshape(*z_codes.shape[:2], -1)
 
@@ -111,7 +120,7 @@ class _Quantizer(base_layer.BaseLayer):
       settings['data_parallel_axis'] = base_layer.PMAP_PARALLEL_AXIS_NAME
     pplx, entropy, histogram = (
       quantizer_objectives.batch_pplx_entropy_from_codes(
-        codes, self.num_latent_classes, **settings
+        codes, self._num_classes, **settings
       )
     )
     coverage = jnp.mean(histogram > 0, dtype=jnp.float32)
@@ -159,9 +168,10 @@ class RandomVectorQuantizer(_Quantizer):
       )
       self.create_child('stack', stack)
     width = self.projection_dim
-    self._create('random_proj', [self.latent_dim * self.stack_ratio, width])
+    latent_dim = self._size('latent_dim')
+    self._create('random_proj', [latent_dim * self.stack_ratio, width])
     self._create('random_bias', [width], init=WeightInit.Constant(0.0))
-    shape = [self.num_latent_classes, self.num_groups, width // self.num_groups]
+    shape = [self._num_classes, self.num_groups, width // self.num_groups]
     mapping = self.weight_split_dims_mapping.vgh
     if self._is_flat:
       shape.pop(1)
@@ -211,7 +221,7 @@ class RandomVectorQuantizer(_Quantizer):
       self.add_summary('codebook', image, base_layer.SummaryType.IMAGE)
     vectors, codes, one_hot = quantize_vector(groups, book)
     usage = self._codebook_usage(codes, paddings)
-    covered = usage['codebook_coverage'] * self.num_latent_classes
+    covered = usage['codebook_coverage'] * self._num_classes
     result = NestedMap(
       z_q=vectors.reshape(projected.shape),
       z_codes=codes,
@@ -242,11 +252,16 @@ class VectorQuantizer(_Quantizer):
 
   def setup(self) -> None:
     self._check('latent_dim', self.latent_dim or 0)
+    self._commitment_weight()
+    width = self._size('latent_dim') // self.num_groups
+    shape = [self._num_classes, self.num_groups, width]
+    self.create_variable('w', WeightHParams(shape=shape, dtype=jnp.float32))
+
+  def _commitment_weight(self) -> float:
+    """Returns beta, which must be set."""
     if self.beta is None or self.beta < 0:
       raise ValueError(f'beta must be set, not negative, got {self.beta}')
-    width = self.latent_dim // self.num_groups
-    shape = [self.num_latent_classes, self.num_groups, width]
-    self.create_variable('w', WeightHParams(shape=shape, dtype=jnp.float32))
+    return self.beta
 
   def _codebook(self) -> Float[Array, 'V G H']:
     return self._maybe_normalize(self.theta.w)
@@ -282,9 +297,9 @@ class VectorQuantizer(_Quantizer):
     )
     codebook_loss = mean_square(vectors, stop(z))
     commitment_loss = mean_square(z, stop(vectors))
-    loss = codebook_loss + self.beta * commitment_loss
+    loss = codebook_loss + self._commitment_weight() * commitment_loss
     usage = self._codebook_usage(codes, paddings)
-    num_words = self.num_latent_classes**self.num_groups
+    num_words = self._num_classes**self.num_groups
     return NestedMap(
       z_q=z + stop(vectors - z),
       z_codes=codes,

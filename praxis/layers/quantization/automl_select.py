@@ -20,7 +20,7 @@ class BaseAutoMLSelect(searchable.AutoMLSelect):
 
   def setup(self) -> None:
     super().setup()
-    num_options = len(self.search_options_tpl)
+    num_options = len(self.search_options_tpl or ())
     self._create_search_variable('rl_variables', [num_options], jnp.float32)
 
 
@@ -59,4 +59,5 @@ class AutoMLSelect(BaseAutoMLSelect):
   @property
   def precision(self) -> int | None:
     """Bits of the first quantizer; callers only test it for None."""
-    return self.search_options_tpl[0].precision
+    templates: Sequence[Any] = self.search_options_tpl or ()
+    return templates[0].precision

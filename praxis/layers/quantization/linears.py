@@ -55,8 +55,9 @@ class Linear(linears.Linear, quantized_layer_mixin.SparseQuantizedLayerMixin):
     for name in self._equations():
       weight = self._theta_value(name)
       outputs = self.multiply(name, _EQUATION, outputs, weight)
-    mapping = self.activation_split_dims_mapping
-    mapping = linears.step_mapping(mapping, outputs.ndim)
+    mapping = linears.step_mapping(
+      self.activation_split_dims_mapping, outputs.ndim
+    )
     return base_layer.maybe_shard(outputs, mapping, self.mesh_axis_names)
 
 

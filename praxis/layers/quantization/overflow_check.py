@@ -36,7 +36,7 @@ class OverflowChecker(base_layer.BaseLayer):
   overflow_limits: OverflowLimits = pax_fiddle.instance_field(OverflowLimits)
 
   def check_overflow(
-    self, inputs: Float[Array, '...'], class_name: str, name: str
+    self, inputs: Float[Array, '...'], class_name: str, name: str | None
   ) -> None:
     """Logs the minimum and maximum of `inputs` if they exceed the limits.
 

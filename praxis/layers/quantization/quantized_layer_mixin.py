@@ -89,7 +89,7 @@ class QuantizedLayerMixin(quantizer.QuantizationLayer):
     return super().create_child(name, params, skip_clone=skip_clone)
 
   def einsum(
-    self, equation: str, inputs: Array, weight: Shaped[Array, '...']
+    self, equation: str, inputs: Array, weight: Shaped[Array, '...'], /
   ) -> Array:
     """Returns the einsum of inputs and the weight `w`."""
     return self.multiply('w', equation, inputs, weight)

@@ -242,16 +242,16 @@ def fakequant_vn(
   Raises:
     ValueError: the parameters of the noise are invalid.
   """
-  _check_noise(wp, step, use_symmetric)
+  noise_scale, start_step = _checked_noise(wp, step, use_symmetric)
   if do_eval:
     return fakequant_einsum(eqn, w, bits, calculation_dtype)
   sample = {'uniform': _centered_uniform, 'normal': jax.random.normal}[
     wp.vn_noise_type
   ]
   noise = sample(next_prng_key, w.shape, w.dtype)
-  scale = jnp.asarray(wp.vn_scale)
-  if wp.vn_start_step > 0:
-    scale = jnp.where(step >= wp.vn_start_step, scale, 0.0)
+  scale = jnp.asarray(noise_scale)
+  if step is not None and start_step > 0:
+    scale = jnp.where(step >= start_step, scale, 0.0)
   axes = None
   if wp.vn_weight_norm_type == 'PerChannelLinf':
     axes = tuple(einsum_equations.eqn_to_weight_contract_dims(eqn))
@@ -281,9 +281,10 @@ def _centered_uniform(key: Array, shape: Sequence[int], dtype: Any) -> Array:
   return jax.random.uniform(key, shape, dtype, minval=-0.5, maxval=0.5)
 
 
-def _check_noise(
+def _checked_noise(
   wp: WeightQuantizationParams, step: Array | None, use_symmetric: bool
-) -> None:
+) -> tuple[float, int]:
+  """Returns vn_scale and vn_start_step."""
   if wp.vn_scale is None or wp.vn_start_step is None:
     raise ValueError(
       'vn_scale and vn_start_step must be set with quantization_type=FQ_VN, '
@@ -306,3 +307,4 @@ def _check_noise(
       f'step must be given with vn_start_step={wp.vn_start_step}; set '
       'use_step_count=True'
     )
+  return wp.vn_scale, wp.vn_start_step

@@ -148,8 +148,8 @@ def _quantized_product(
     product = dot_general_int(x, w, numbers)
     return product if order is None else lax.transpose(product, order)
   x, w = _no_int4(x), _no_int4(w)
-  product = _weight_only_product(parsed, x, w, packed)
-  return jnp.einsum(str(parsed), x, w) if product is None else product
+  fused = _weight_only_product(parsed, x, w, packed)
+  return jnp.einsum(str(parsed), x, w) if fused is None else fused
 
 
 def _weight_only_product(
@@ -205,7 +205,7 @@ def _dequantized_einsum(
   x: Array,
   w: Array,
   weight_params: tuple[Array, Array | None],
-  act_params: tuple[Array, Array],
+  act_params: tuple[Array | None, Array],
   scale_eqn: str | None,
 ) -> Array:
   """Returns the einsum of the dequantized operands.
@@ -213,12 +213,14 @@ def _dequantized_einsum(
   Zero points on both sides would expand the quantized einsum to four terms.
   """
   uncontracted = _uncontracted_left(parsed)
-  for param, apply in zip(act_params, _DEQUANTIZE, strict=True):
-    x = apply(x, _expand(param, parsed.lhs, uncontracted))
   w = _no_int4(w)
-  for param, apply in zip(weight_params, _DEQUANTIZE, strict=True):
-    if param is not None:
-      w = apply(w, _expand(param, parsed.rhs, parsed.uncontracted))
+  for act_param, weight_param, apply in zip(
+    act_params, weight_params, _DEQUANTIZE, strict=True
+  ):
+    if act_param is not None:
+      x = apply(x, _expand(act_param, parsed.lhs, uncontracted))
+    if weight_param is not None:
+      w = apply(w, _expand(weight_param, parsed.rhs, parsed.uncontracted))
   product = jnp.einsum(str(parsed), x, w)
   if scale_eqn is None:
     return product

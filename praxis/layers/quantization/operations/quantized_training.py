@@ -77,7 +77,7 @@ def _gradients(
 ) -> list[Array]:
   """Returns the gradients of both operands."""
   left, right, key = saved
-  key = key if params.random_rounding_bwd else None
+  rounding_key = key if params.random_rounding_bwd else None
   to_x = einsum_equations.Equation(forward.out, forward.rhs, forward.lhs)
   to_w = einsum_equations.Equation(forward.lhs, forward.out, forward.rhs)
   grads = []
@@ -90,13 +90,14 @@ def _gradients(
       grad, forward.out, letters, other[1], params.einsum_output_dtype
     )
     bits, cast = params.bits_bwd, params.cast_bits_bwd
-    quantized_grad = _quantize(scaled, forward.out, step.out, bits, cast, key)
+    quantized_grad = _quantize(
+      scaled, forward.out, step.out, bits, cast, rounding_key
+    )
     unscaled = (other[0], None)
     if step is to_x:
-      operands = quantized_grad, unscaled
+      result = _multiply(step, quantized_grad, unscaled, params)
     else:
-      operands = unscaled, quantized_grad
-    result = _multiply(step, *operands, params)
+      result = _multiply(step, unscaled, quantized_grad, params)
     result = _apply_scale(
       result,
       step.out,

@@ -136,6 +136,8 @@ def reduce_precision(
     values = jnp.clip(pass_through(values, jnp.round), low, high)
   else:
     if random_rounding:
+      if key is None:
+        raise ValueError('random_rounding=True needs a key, got None')
       values += jax.random.uniform(key, t.shape, minval=-0.5, maxval=0.5)
     values = jnp.clip(jnp.round(values), low, high).astype(_container(bits))
   return values, scale, zero_point

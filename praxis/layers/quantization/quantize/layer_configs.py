@@ -201,6 +201,7 @@ def quantize_embedding_softmax_layer_weights(
     params: the quantization.
     transposed_embedding_softmax: whether the tables are [classes, dims].
   """
+  cls: type[embedding_softmax.SharedEmbeddingSoftmax]
   cls = quantized_embedding_softmax.SharedEmbeddingSoftmax
   if transposed_embedding_softmax:
     cls = quantized_embedding_softmax.NClassMajorSharedEmbeddingSoftmax

@@ -173,8 +173,8 @@ def set_transformer_mixed_precision_quantization(
       layer_configs.quantize_attention_layer_weights(
         template,
         *_fields(params_of(part.ATTENTION, part.ATTENTION_ACT)),
-        quantize_self_attention,
-        quantize_cross_attention,
+        quantize_self_attention=quantize_self_attention,
+        quantize_cross_attention=quantize_cross_attention,
       )
   if part.EMBEDDING_SOFTMAX in bits:
     params = params_of(part.EMBEDDING_SOFTMAX, part.EMBEDDING_SOFTMAX_ACT)
@@ -228,15 +228,14 @@ def set_inference_mode(config: Any) -> None:
 def _act_params(
   weight_quant_only: bool, num_bits: int | None, use_symmetric: bool | None
 ) -> ActQuantizationParams | None:
-  is_set = num_bits is not None, use_symmetric is not None
-  if weight_quant_only == any(is_set) or any(is_set) != all(is_set):
+  if weight_quant_only and num_bits is None and use_symmetric is None:
+    return None
+  if weight_quant_only or num_bits is None or use_symmetric is None:
     raise ValueError(
       'num_bits_act and use_symmetric_act must both be set with '
       'weight_quant_only=False, and neither with True, got '
       f'{num_bits}, {use_symmetric} and {weight_quant_only}'
     )
-  if weight_quant_only:
-    return None
   return ActQuantizationParams(precision=num_bits, symmetric=use_symmetric)
 
 
@@ -257,7 +256,7 @@ def _part_params(
     use_int4_packed_weights=setting('dtype', part) != jnp.int4,
     **{name: setting(name, part) for name in settings},
   )
-  if act_part not in bits:
+  if act_part is None or act_part not in bits:
     return None, weight
   symmetric = setting('use_symmetric', act_part)
   return ActQuantizationParams(bits[act_part], symmetric=symmetric), weight
@@ -291,7 +290,14 @@ def _quantize_ngrammer(template: Config, params: QuantizationParams) -> None:
       template.quantization = copy.deepcopy(params)
 
 
-def _fields(params: QuantizationParams) -> tuple[Any, ...]:
+def _fields(
+  params: QuantizationParams,
+) -> tuple[
+  QuantizationType,
+  QuantizationMode,
+  WeightQuantizationParams,
+  ActQuantizationParams | None,
+]:
   return (
     params.quantization_type,
     params.mode,

@@ -16,7 +16,7 @@ def quantized_conv(
   layer: Any,
   x: Float[Array, 'B *S I'],
   padding: Any,
-  dimension_numbers: tuple[str, ...],
+  dimension_numbers: tuple[str, str, str],
   feature_group_count: int,
 ) -> Float[Array, 'B *T O']:
   """Returns the convolution of `x` with the quantized weight `w` of a layer.

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -61,15 +61,17 @@ class TensorQuantizer(base_layer.BaseLayer):
 
     Both have size 1 in the contracted dimensions.
     """
-    if self.min_clipping is None:
+    low, count = self.min_clipping, self.num_optimize_clipping
+    if low is None or count is None:
       return self._range(x, contract_dims, self.clipping_coeff)
-    return self._best_range(x, contract_dims)
+    factors = jnp.linspace(1.0, low, count, dtype=x.dtype)
+    return self._best_range(x, contract_dims, factors)
 
   def to_quant(self, x: Float[Array, '*shape']) -> Float[Array, '*shape']:
     """Rounds and clips values that are already divided by the scale."""
     if self.precision is None:
       return x
-    low, high = self._bounds()
+    low, high = self._bounds(self.precision)
     return jnp.clip(rounding.pass_through(x + 0.5, jnp.floor), low, high)
 
   def dequantize(
@@ -135,8 +137,8 @@ class TensorQuantizer(base_layer.BaseLayer):
   def _is_symmetric(self) -> bool:
     return self.use_symmetric or self.precision is None
 
-  def _bounds(self) -> tuple[int | float, int | float]:
-    return rounding.get_min_max(self.precision, self.unsigned_int_bounds)
+  def _bounds(self, precision: int) -> tuple[int | float, int | float]:
+    return rounding.get_min_max(precision, self.unsigned_int_bounds)
 
   def _range(
     self, x: Array, dims: _Dims, clipping: float | Array | None
@@ -144,7 +146,7 @@ class TensorQuantizer(base_layer.BaseLayer):
     if self.precision is None:
       return jnp.ones((1,) * x.ndim, x.dtype), None
     axes, minimum = rounding.axes_of(dims), None
-    low, high = self._bounds()
+    low, high = self._bounds(self.precision)
     if self.use_symmetric:
       bound, levels = jnp.max(jnp.abs(x), axis=axes, keepdims=True), high
     else:
@@ -160,8 +162,10 @@ class TensorQuantizer(base_layer.BaseLayer):
     eps = jnp.finfo(x.dtype).eps if self.add_scale_eps else None
     return rounding.nonzero_scale(scale, eps), minimum
 
-  def _best_range(self, x: Array, dims: _Dims) -> tuple[Array, Array | None]:
-    """Returns the range with the smallest error of a grid search."""
+  def _best_range(
+    self, x: Array, dims: _Dims, factors: Array
+  ) -> tuple[Array, Array | None]:
+    """Returns the range with the smallest error among factors of it."""
     axes = (
       rounding.axes_of(dims) if self.optimize_clipping_per_channel else None
     )
@@ -174,9 +178,6 @@ class TensorQuantizer(base_layer.BaseLayer):
       error = jnp.sum(jnp.abs(x - dequantized), axis=axes, keepdims=True)
       return error, (scale, minimum)
 
-    factors = jnp.linspace(
-      1.0, self.min_clipping, self.num_optimize_clipping, dtype=x.dtype
-    )
     errors, ranges = jax.vmap(attempt)(factors)
     best = jnp.argmin(errors, axis=0, keepdims=True)
 
@@ -190,9 +191,9 @@ class TensorQuantizer(base_layer.BaseLayer):
     self, x: Array, scale: Array, minimum: Array | None
   ) -> tuple[Array, Array | None]:
     """Returns `x` in units of the scale, and the zero point times the scale."""
-    if minimum is None:
+    if minimum is None or self.precision is None:
       return x / scale, None
-    offset = self._bounds()[0] - minimum / scale
+    offset = self._bounds(self.precision)[0] - minimum / scale
     return x / scale + offset, scale * offset
 
   def _add_losses(self, x: Array, dequantized: Array, dims: _Dims) -> None:
@@ -216,22 +217,22 @@ class TensorQuantizer(base_layer.BaseLayer):
     self.add_aux_loss(name, loss)
 
   def _check_clipping(self) -> None:
-    search = self.min_clipping, self.num_optimize_clipping
-    if search == (None, None):
+    low, count = self.min_clipping, self.num_optimize_clipping
+    if low is None and count is None:
       if self.optimize_clipping_per_channel:
         raise ValueError(
           'optimize_clipping_per_channel needs min_clipping and '
           'num_optimize_clipping, got None'
         )
-    elif None in search:
+    elif low is None or count is None:
       raise ValueError(
         'min_clipping and num_optimize_clipping must both be given or both be '
-        f'None, got {search[0]} and {search[1]}'
+        f'None, got {low} and {count}'
       )
-    elif not 0.0 < search[0] < 1.0 or search[1] <= 0:
+    elif not 0.0 < low < 1.0 or count <= 0:
       raise ValueError(
         'min_clipping must be between 0 and 1 and num_optimize_clipping '
-        f'positive, got {search[0]} and {search[1]}'
+        f'positive, got {low} and {count}'
       )
     elif self.clipping_coeff is not None:
       raise ValueError(
@@ -280,6 +281,6 @@ def create_tensor_quantizer(
 
 def do_static_activation_quantization(
   act_params: ActQuantizationParams | None,
-) -> bool:
+) -> TypeGuard[ActQuantizationParams]:
   """Whether activations are quantized with static ranges."""
   return act_params is not None and act_params.stats_config is not None

@@ -301,11 +301,11 @@ class SparsityBaseLayer(base_layer.BaseLayer):
     params, kind = self._weight_settings, self._settings.sparsity_type
     rate = params.prune_rate
     if kind == SparsityType.UNSTRUCTURED:
-      if self._settings.polynomial_decay_schedule is not None:
-        rate = _scheduled(self._settings.polynomial_decay_schedule, step)
-      if rate is None:
+      schedule = self._settings.polynomial_decay_schedule
+      share = rate if schedule is None else _scheduled(schedule, step)
+      if share is None:
         return old
-      return sparsity.get_sparsity_mask_unstructured(score, old, rate)
+      return sparsity.get_sparsity_mask_unstructured(score, old, share)
     if rate is None:
       return old
     if kind == SparsityType.CHANNELWISE_PRUNING:

@@ -245,3 +245,5 @@ def test_what_does_not_fit_is_refused():
     operations.eqn_to_weight_contract_dims('a->b')
   with pytest.raises(ValueError, match='eqn must be given'):
     operations.fakequant_activation(_X, per_channel=True)
+  with pytest.raises(ValueError, match='needs a key'):
+    operations.reduce_precision(_W, 0, random_rounding=True)
