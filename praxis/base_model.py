@@ -36,7 +36,7 @@ class BaseModel(base_layer.BaseLayer):
 
   def compute_loss(
     self, predictions: Any, input_batch: NestedMap
-  ) -> tuple[WeightedScalars, NestedMap]:
+  ) -> tuple[WeightedScalars, dict[str, Any]]:
     """Returns (weighted scalars including the losses, per-example outputs).
 
     Raises:
@@ -46,7 +46,7 @@ class BaseModel(base_layer.BaseLayer):
 
   def __call__(
     self, input_batch: NestedMap
-  ) -> tuple[WeightedScalars, NestedMap]:
+  ) -> tuple[WeightedScalars, dict[str, Any]]:
     """Returns `compute_loss` of the batch's predictions."""
     predictions = self.compute_predictions(input_batch)
     return self.compute_loss(predictions, input_batch)

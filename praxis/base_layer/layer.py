@@ -97,7 +97,6 @@ class BaseLayer(children.ParentModule):
   WeightSharding = sharding_annotations.WeightSharding
   ActivationSharding = sharding_annotations.ActivationSharding
   INHERITED: ClassVar[Mapping[str, dataclasses.Field]]
-  # HParams(...) is Config(cls, ...). Subclasses may declare their fields in it.
   HParams: ClassVar[Any]
 
   # Storage dtype of the weights.
@@ -118,7 +117,6 @@ class BaseLayer(children.ParentModule):
   ici_mesh_shape: Sequence[int] | None = None
   dcn_mesh_shape: Sequence[int] | None = None
   contiguous_submeshes: bool | None = None
-  # Names of the mesh axes.
   mesh_axis_names: Sequence[str] | None = None
   # Layers with the same id share their weights.
   shared_weight_layer_id: str | None = None
@@ -132,8 +130,11 @@ class BaseLayer(children.ParentModule):
   def __init_subclass__(cls, **kwargs: Any) -> None:
     base_hyperparams.lift_hparams(cls)
     sharding_annotations.lift_shardings(cls)
-    _wrap_methods(cls)
     body = cls.__dict__
+    if 'fprop' in body and '__call__' not in body:
+      type.__setattr__(cls, '__call__', body['fprop'])
+    if 'setup' in body:
+      type.__setattr__(cls, 'setup', _recording_config(body['setup']))
     for field in base_hyperparams.unannotated_defaults(cls):
       logging.warning(
         '%s.%s = %r has no effect on layers without an annotation; write '
@@ -562,17 +563,7 @@ def assert_has_shape(t: JTensor, shape: Sequence[int]) -> None:
     raise ValueError(f'an array must have shape {list(shape)}, got {t.shape}')
 
 
-def _wrap_methods(cls: Any) -> None:
-  """Makes a class's `fprop` its call, and its `setup` record the Config."""
-  if 'fprop' in cls.__dict__ and '__call__' not in cls.__dict__:
-    cls.__call__ = cls.__dict__['fprop']
-  if 'setup' in cls.__dict__:
-    cls.setup = _recording_config(cls.__dict__['setup'])
-
-
-def _recording_config(
-  setup: Callable[[BaseLayer], None],
-) -> Callable[[BaseLayer], None]:
+def _recording_config(setup: Callable[[BaseLayer], None]) -> Any:
   """Wraps `setup` to also record the Config in HYPER_PARAMS if requested."""
 
   @functools.wraps(setup)
@@ -589,7 +580,7 @@ def _recording_config(
   return wrapped
 
 
-_wrap_methods(BaseLayer)
+type.__setattr__(BaseLayer, 'setup', _recording_config(BaseLayer.setup))
 
 _INHERITED = (
   'dtype',

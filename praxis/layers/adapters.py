@@ -49,7 +49,7 @@ class MultitaskResidualAdapter(base_layer.BaseLayer):
         f'and bottleneck_dims > 0, got {num_tasks}, {model} and {bottleneck}'
       )
     if self.norm_tpl is not None:
-      self.create_child('norm', self._configured_norm())
+      self.create_child('norm', self._configured_norm(self.norm_tpl))
     zeros = WeightInit.Constant(0.0)
     self._create_weight('down_w', [num_tasks, model, bottleneck])
     self._create_weight('down_b', [num_tasks, bottleneck])
@@ -114,8 +114,8 @@ class MultitaskResidualAdapter(base_layer.BaseLayer):
     one_hot = jax.nn.one_hot(tasks, self.num_tasks, dtype=inputs.dtype)
     return jnp.expand_dims(one_hot, -2) if num_missing_dims else one_hot
 
-  def _configured_norm(self) -> LayerTpl:
-    norm_cls = self.norm_tpl.cls
+  def _configured_norm(self, template: LayerTpl) -> LayerTpl:
+    norm_cls = template.cls
     is_norm = isinstance(norm_cls, type) and issubclass(
       norm_cls, normalizations.BaseNormalization
     )
@@ -124,7 +124,7 @@ class MultitaskResidualAdapter(base_layer.BaseLayer):
         f'norm_tpl of MultitaskResidualAdapter {self.name!r} must be of a '
         f'BaseNormalization or None, got {norm_cls}'
       )
-    return self.norm_tpl.clone().set(dim=self.input_dims)
+    return template.clone().set(dim=self.input_dims)
 
   def _create_weight(
     self, name: str, shape: list[int], init: WeightInit | None = None

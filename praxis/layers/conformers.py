@@ -99,10 +99,10 @@ class SelfAttentionWithNormAndResidual(base_layer.BaseLayer):
     """Creates the child `self_atten`; quantized variants override this."""
     self.create_child('self_atten', self.self_atten_tpl.clone())
 
-  def unified_norm_policy(self) -> str | None:
+  def unified_norm_policy(self) -> str:
     """Returns the norm policy that pre_layer_norm or norm_policy sets."""
     if self.pre_layer_norm is None:
-      return self.norm_policy
+      return self.norm_policy or ''
     return 'pre' if self.pre_layer_norm else 'post_skip'
 
   def __call__(
@@ -199,22 +199,22 @@ class Conformer(base_layer.BaseLayer):
 
   def setup(self) -> None:
     self._check_settings()
-    if self.has_fflayer_start:
+    if self.fflayer_start_tpl is not None:
       start = self._feed_forward(self.fflayer_start_tpl)
       inputs = self.input_dims or self.model_dims
       start.input_dims = inputs
       if inputs != self.model_dims:
         start.output_dims = self.model_dims
       self.create_child('fflayer_start', start)
-    if self.has_fflayer_end:
+    if self.fflayer_end_tpl is not None and self.has_fflayer_end:
       end = self._feed_forward(self.fflayer_end_tpl)
       self.create_child('fflayer_end', end.set(input_dims=self.model_dims))
     blocks = _BLOCK_ORDERS[self.layer_order]
     if 'trans_atten' in blocks:
       self._create_trans_atten()
-    if 'lconv' in blocks:
-      self._create_conv()
-    if self.has_final_ln:
+    if 'lconv' in blocks and self.lconv_tpl is not None:
+      self._create_conv(self.lconv_tpl)
+    if self.final_ln_tpl is not None:
       norm = self.final_ln_tpl.clone().set(dim=self.model_dims)
       self.create_child('final_ln', norm)
 
@@ -289,8 +289,8 @@ class Conformer(base_layer.BaseLayer):
     block.norm_tpl = block.norm_tpl.clone().set(dim=self.model_dims)
     self.create_child('trans_atten', block)
 
-  def _create_conv(self) -> None:
-    block = self.lconv_tpl.clone().set(
+  def _create_conv(self, template: LayerTpl) -> None:
+    block = template.clone().set(
       input_dims=self.model_dims,
       kernel_size=self.kernel_size,
       dropout_prob=self._dropout_prob(self.conv_residual_dropout),

@@ -22,9 +22,9 @@ class ConvStages(base_layer.BaseLayer):
   """
 
   # Convolution of the entry; also that of the blocks if they have conv_params.
-  conv_params: LayerTpl | None = pax_fiddle.template_field(None)
+  conv_params: LayerTpl = pax_fiddle.template_field(None)
   # Block of the stages.
-  block_params: LayerTpl | None = pax_fiddle.template_field(None)
+  block_params: LayerTpl = pax_fiddle.template_field(None)
   # Of each stage: stride, output channels, number of blocks, filter size.
   strides: Sequence[int] = (1, 2, 2, 2)
   channels: Sequence[int] = (256, 512, 1024, 2048)

@@ -66,7 +66,7 @@ def ctc_loss_with_alignments(
   num_padding = jnp.sum(labelpaddings, axis=1).astype(jnp.int32)
 
   def forward(
-    logits: Array, paddings: Array, labels: Array
+    logits: AnyArray, paddings: AnyArray, labels: AnyArray
   ) -> tuple[Array, ...]:
     return optax.ctc_loss_with_forward_probs(
       logits,

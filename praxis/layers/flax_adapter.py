@@ -34,12 +34,16 @@ class _FlaxAdapter(base_layer.BaseLayer):
   )
 
   def setup(self) -> None:
+    self._checked_module()
+
+  def _checked_module(self) -> nn.Module:
     module = self._wrapped_module()
     if not isinstance(module, nn.Module):
       raise TypeError(
         f'cld of {type(self).__name__} must be a flax nn.Module, got '
         f'{type(module).__name__}'
       )
+    return module
 
   def __call__(self, *args: Any, **kwargs: Any) -> Any:
     """Returns the output of the module."""
@@ -57,7 +61,7 @@ class _FlaxAdapter(base_layer.BaseLayer):
     Raises:
       ValueError: the module has no such method.
     """
-    wrapped = self._wrapped_module()
+    wrapped = self._checked_module()
     unbound = getattr(type(wrapped), method_name, None)
     if unbound is None:
       raise ValueError(
@@ -103,7 +107,7 @@ class FlaxModuleAdapterBase(_FlaxAdapter):
     self.cld = self._build_wrapped_module()
     super().setup()
 
-  def _wrapped_module(self) -> nn.Module | None:
+  def _wrapped_module(self) -> nn.Module:
     return self.cld
 
   def _build_wrapped_module(self) -> nn.Module:

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax.core.scope import PRNGSequenceFilter
 from jaxtyping import Array, Float, Int, Num
 
 from praxis import base_layer, pax_fiddle
@@ -29,7 +30,10 @@ __getattr__ = module_getattr(__name__)
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 template_field = pax_fiddle.template_field
 # All steps share the weights; each has its own randomness.
-SCAN_SPLIT_RNGS = {PARAMS: False, RANDOM: True}
+SCAN_SPLIT_RNGS: Mapping[PRNGSequenceFilter, bool] = {
+  PARAMS: False,
+  RANDOM: True,
+}
 
 
 def reset_mask(
@@ -196,20 +200,22 @@ class _Stack(base_layer.BaseLayer):
   num_input_nodes: int = 0
   num_output_nodes: int = 0
 
-  def _check_settings(self) -> None:
+  def _checked_template(self) -> LayerTpl:
     if self.frnn_tpl is None or self.num_layers < 1:
       raise ValueError(
         f'{type(self).__name__} {self.name!r} needs frnn_tpl, the Config of a '
         f'FRnn, and num_layers >= 1, got num_layers={self.num_layers}'
       )
+    return self.frnn_tpl
 
   def _layer_templates(
     self, outputs: int, *, reverse: bool | None = None
   ) -> list[LayerTpl]:
     """Returns the layers of one direction, with cells of `outputs` outputs."""
+    template = self._checked_template()
     layers = []
     for i in range(self.num_layers):
-      layer = self.frnn_tpl.clone()
+      layer = template.clone()
       layer.cell_tpl.set(
         num_input_nodes=self.num_output_nodes if i else self.num_input_nodes,
         num_output_nodes=outputs,
@@ -224,7 +230,7 @@ class StackFrnn(_Stack):
   """A stack of recurrent layers."""
 
   def setup(self) -> None:
-    self._check_settings()
+    self._checked_template()
     layers = self._layer_templates(self.num_output_nodes)
     self.create_children('frnn', layers)
 
@@ -265,7 +271,7 @@ class StackBiFrnn(_Stack):
   """A bidirectional stack; each direction has half of the output size."""
 
   def setup(self) -> None:
-    self._check_settings()
+    self._checked_template()
     if self.num_output_nodes % 2:
       raise ValueError(
         f'StackBiFrnn {self.name!r} needs an even num_output_nodes, half for '

@@ -162,6 +162,7 @@ def GrokUniTransformerLmHParams(
     z_loss_weight=z_loss_weight,
     loss_over_all_positions=use_tgt_labels_size_as_loss_denominator,
   ).set(name=name, model_type=model_type)
+  stack: LayerTpl
   if num_pipeline_stages == 1:
     stack = glam.repeated(block, num_transformer_layers, checkpoint_policy)
   else:

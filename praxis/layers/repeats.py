@@ -8,13 +8,14 @@ traced and compiled once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.core.scope import CollectionFilter
 
 from praxis import base_layer, flax_utils, pax_fiddle, pytypes
 from praxis.alias_names import module_getattr
@@ -28,7 +29,7 @@ LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 NestedJTensor = pytypes.NestedJTensor
 
 # fn(sublayer, carry, xs) -> (carry, ys)
-ScanBody = Callable[[nn.Module, Any, Any], tuple[Any, Any]]
+ScanBody = Callable[[base_layer.BaseLayer, Any, Any], tuple[Any, Any]]
 
 _WEIGHTS = (
   base_layer.PARAMS,
@@ -39,7 +40,7 @@ _WEIGHTS = (
 _DECODE_CACHES = (base_layer.DECODE_CACHE, base_layer.PREFIX_DECODE_CACHE)
 _OUTPUT_COLLECTIONS = (base_layer.SUMMARIES, base_layer.AUX_LOSS)
 # All collections are stacked on the first axis.
-SCAN_VARIABLE_AXES = dict.fromkeys(
+SCAN_VARIABLE_AXES: Mapping[CollectionFilter, int] = dict.fromkeys(
   (
     *_WEIGHTS,
     *_DECODE_CACHES,
@@ -169,7 +170,7 @@ class Repeat(decode_states.DecodeStateContainer):
       self.collect_intermediate_outputs or self.return_intermediate_outputs
     )
 
-    def body(sub: nn.Module, carry: Any, x: Any) -> tuple[Any, Any]:
+    def body(sub: base_layer.BaseLayer, carry: Any, x: Any) -> tuple[Any, Any]:
       method = method_factory(sub)
       if self.positional_args_as_scan_carry:
         output = method(*carry, **x, **kwargs)
@@ -197,7 +198,7 @@ class Repeat(decode_states.DecodeStateContainer):
   def _visit_decode_states(
     self, visit: Callable[[base_layer.BaseLayer], None]
   ) -> None:
-    def body(sub: nn.Module, carry: Any, _: Any) -> tuple[Any, Any]:
+    def body(sub: base_layer.BaseLayer, carry: Any, _: Any) -> tuple[Any, Any]:
       visit(sub)
       return carry, ()
 
@@ -206,7 +207,7 @@ class Repeat(decode_states.DecodeStateContainer):
   def quantize_weight(self) -> dict[str, Any]:
     """Returns the stacked quantized weights of all repetitions."""
 
-    def body(sub: nn.Module, carry: Any, _: Any) -> tuple[Any, Any]:
+    def body(sub: base_layer.BaseLayer, carry: Any, _: Any) -> tuple[Any, Any]:
       return carry, sub.quantize_weight()
 
     _, stacked = self._loop(body, (), {})
@@ -324,15 +325,15 @@ class Repeat(decode_states.DecodeStateContainer):
   def _unroll(self, body: ScanBody, carry: Any, xs: Any) -> tuple[Any, Any]:
     """Runs the repetitions without a loop."""
 
-    def loop(sub: nn.Module, carry: Any, xs: Any) -> tuple[Any, Any]:
+    def loop(sub: base_layer.BaseLayer, carry: Any, xs: Any) -> tuple[Any, Any]:
       all_ys = []
       for i in range(self.x_times):
         carry, ys = self._repetition(body, i)(sub, carry, _index(xs, i))
         all_ys.append(ys)
       return carry, jax.tree.map(lambda *ys: jnp.stack(ys), *all_ys)
 
-    loop = self._with_outputs(loop, _OUTPUT_COLLECTIONS, self._stack_layers)
-    return loop(self.sublayer, carry, xs)
+    stacked = self._with_outputs(loop, _OUTPUT_COLLECTIONS, self._stack_layers)
+    return stacked(self.sublayer, carry, xs)
 
   def _repetition(self, body: ScanBody, i: int) -> ScanBody:
     """Returns the body with weights [i], storing variables under layer<i>."""
@@ -405,7 +406,9 @@ def _hoisted_index(tree: Any, index: Any) -> Any:
 def _flatten_prefix(body: ScanBody, shape: tuple[int, ...]) -> ScanBody:
   """Returns nested loops that take xs and return ys with one leading axis."""
 
-  def flattened(sub: nn.Module, carry: Any, xs: Any) -> tuple[Any, Any]:
+  def flattened(
+    sub: base_layer.BaseLayer, carry: Any, xs: Any
+  ) -> tuple[Any, Any]:
     xs = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), xs)
     carry, ys = body(sub, carry, xs)
     rank = len(shape)

@@ -31,8 +31,7 @@ def derive(s: Sharding, eqn: str) -> Sharding:
   """
   if s is None:
     return None
-  original, derived = _sides(s, eqn)
-  return tuple(s[original.index(d)] if d in original else None for d in derived)
+  return _permuted(s, *_sides(s, eqn))
 
 
 def shard(
@@ -54,7 +53,7 @@ def shard(
     spec = [
       PartitionSpec.UNCONSTRAINED if letter == '?' else axes
       for letter, axes in zip(
-        letters, derive(s, f'{original}->{letters}'), strict=True
+        letters, _permuted(s, original, letters), strict=True
       )
     ]
   if len(spec) != x.ndim:
@@ -114,6 +113,12 @@ def _sides(s: Sequence[DimSharding], eqn: str) -> tuple[str, str]:
       f'on the left-hand side, got {eqn!r}'
     )
   return sides[0], sides[1]
+
+
+def _permuted(
+  s: Sequence[DimSharding], original: str, derived: str
+) -> tuple[DimSharding, ...]:
+  return tuple(s[original.index(d)] if d in original else None for d in derived)
 
 
 def _expand_optional(derived: str, ndim: int, eqn: str) -> str:

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int, Num
 from praxis import base_layer, pax_fiddle
 from praxis.alias_names import module_getattr
 from praxis.layers import activations, linears, ssm, transformers
+from praxis.layers.attentions import segments
 from praxis.layers.transformers import norm_placement
 
 __getattr__ = module_getattr(__name__)
@@ -63,7 +64,10 @@ class SSMTransformer(transformers.Transformer):
     self.create_child('ssm', model)
 
   def _self_attend(
-    self, x: Float[Array, 'B T D'], mask: Array, pos: Array | None
+    self,
+    x: Float[Array, 'B T D'],
+    mask: Array | segments.SegmentMask,
+    pos: Array | None,
   ) -> tuple[Float[Array, 'B T D'], None]:
     return self._mix(x, self.ssm), None
 

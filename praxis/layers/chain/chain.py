@@ -68,8 +68,10 @@ def call_chained_layer(
   Raises:
     ValueError: the layer requires more arguments than the stack holds.
   """
-  is_function = inspect.isroutine(layer)
-  signature = inspect.signature(layer if is_function else layer.__call__)
+  call: Any = layer
+  signature = inspect.signature(
+    layer if inspect.isroutine(layer) else call.__call__
+  )
   parameters = signature.parameters
   var_positional = inspect.Parameter.VAR_POSITIONAL
   var_keyword = inspect.Parameter.VAR_KEYWORD

@@ -60,7 +60,8 @@ class ConvBNActWithPadding(ConvBNAct):
         f'{tuple(self.dilations)}'
       )
 
-  def __call__(
+  # Upstream's base class takes no paddings.
+  def __call__(  # type: ignore[override]
     self, inputs: Num[Array, 'B H W I'], paddings: Num[Array, 'B H']
   ) -> tuple[Float[Array, 'B U V O'], Num[Array, 'B U']]:
     """Returns the outputs and their paddings.

@@ -100,12 +100,8 @@ class FullSoftmax(projection.LogitsProjection):
     Raises:
       ValueError: neither labels nor distributions are given.
     """
-    if class_ids is None and class_probabilities is None:
-      raise ValueError(
-        'class_ids or class_probabilities must be given, got neither'
-      )
     weights = class_weights[..., 0].astype(jnp.float32)
-    if class_probabilities is not None:
+    if class_ids is None or class_probabilities is not None:
       output = self._from_logits(
         inputs, weights, class_ids, class_probabilities, input_ids
       )
@@ -127,8 +123,9 @@ class FullSoftmax(projection.LogitsProjection):
     if not self.is_initializing():
       if fused.is_on(self):
         return fused.losses(self, inputs, weights, ids, self._smoothing_prob())
-      if self._uses_chunks(inputs):
-        return self._from_chunks(inputs, weights, ids, input_ids)
+      size = self.chunk_size
+      if size and self._fits_chunks(inputs, size):
+        return self._from_chunks(inputs, weights, ids, input_ids, size)
     return self._from_logits(inputs, weights, ids[..., None], None, input_ids)
 
   def _from_logits(
@@ -142,10 +139,7 @@ class FullSoftmax(projection.LogitsProjection):
     logits = self.get_logits(inputs, input_ids)
     ids = None if class_ids is None else class_ids[..., 0]
     smoothing = self._smoothing()
-    if probs is not None:
-      losses = xent.distribution_losses(logits, probs)
-    else:
-      losses = xent.token_losses(logits, ids, smoothing)
+    losses = xent.label_losses(logits, ids, probs, smoothing)
     if self.bi_tempered_loss_tpl is not None:
       if probs is None:
         one_hot = jax.nn.one_hot(ids, self.num_classes)
@@ -165,19 +159,23 @@ class FullSoftmax(projection.LogitsProjection):
   def _smoothing(self) -> xent.Smoothing:
     return xent.Smoothing.among_others(self._smoothing_prob(), self.num_classes)
 
-  def _uses_chunks(self, inputs: Array) -> bool:
+  def _fits_chunks(self, inputs: Array, chunk_size: int) -> bool:
     return bool(
-      self.chunk_size
-      and inputs.ndim == 3
-      and inputs.shape[1] >= self.chunk_size
+      inputs.ndim == 3
+      and inputs.shape[1] >= chunk_size
       and not self.z_loss_weight
       and self.bi_tempered_loss_tpl is None
     )
 
   def _from_chunks(
-    self, inputs: Array, weights: Array, ids: Array, input_ids: Array | None
+    self,
+    inputs: Array,
+    weights: Array,
+    ids: Array,
+    input_ids: Array | None,
+    chunk_size: int,
   ) -> NestedMap:
-    """Computes `_from_logits` in chunks of chunk_size time steps."""
+    """Computes `_from_logits` in chunks of `chunk_size` time steps."""
     smoothing = self._smoothing()
 
     def step(layer, carry, chunk):
@@ -189,7 +187,9 @@ class FullSoftmax(projection.LogitsProjection):
       nn.remat(step, prevent_cse=False),
       variable_broadcast=[base_layer.PARAMS, base_layer.NON_TRAINABLE],
     )
-    chunks = jax.tree.map(self._split_time, (inputs, ids, input_ids))
+    chunks = jax.tree.map(
+      lambda x: _split_time(x, chunk_size), (inputs, ids, input_ids)
+    )
     _, losses = scan(self, (), chunks)
     length = inputs.shape[1]
     losses = jax.tree.map(lambda x: _join_time(x)[:, :length], losses)
@@ -197,13 +197,14 @@ class FullSoftmax(projection.LogitsProjection):
     output.logits = output.log_probs = None
     return output
 
-  def _split_time(self, x: Array) -> Array:
-    """Reshapes [B, T, ...] to [chunk, B, time, ...], padded with zeros."""
-    num_chunks = -(-x.shape[1] // self.chunk_size)
-    extra = num_chunks * self.chunk_size - x.shape[1]
-    x = jnp.pad(x, [(0, 0), (0, extra)] + [(0, 0)] * (x.ndim - 2))
-    shape = (x.shape[0], num_chunks, self.chunk_size, *x.shape[2:])
-    return jnp.moveaxis(x.reshape(shape), 1, 0)
+
+def _split_time(x: Array, chunk_size: int) -> Array:
+  """Reshapes [B, T, ...] to [chunk, B, time, ...], padded with zeros."""
+  num_chunks = -(-x.shape[1] // chunk_size)
+  extra = num_chunks * chunk_size - x.shape[1]
+  x = jnp.pad(x, [(0, 0), (0, extra)] + [(0, 0)] * (x.ndim - 2))
+  shape = (x.shape[0], num_chunks, chunk_size, *x.shape[2:])
+  return jnp.moveaxis(x.reshape(shape), 1, 0)
 
 
 def _join_time(x: Array) -> Array:

@@ -95,17 +95,12 @@ class GShardSharedEmbeddingSoftmax(base_layer.BaseLayer):
     logits = self.get_logits(inputs, input_ids)
     ids = None if class_ids is None else class_ids[..., 0]
     smoothing = self._smoothing()
-    if class_probabilities is not None:
+    probs = class_probabilities
+    if probs is not None:
       # Distributions, too, are smoothed and get no gradient.
-      probs = jax.lax.stop_gradient(class_probabilities)
+      probs = jax.lax.stop_gradient(probs)
       probs = probs * smoothing.on + (1.0 - probs) * smoothing.off
-      losses = xent.distribution_losses(logits, probs)
-    elif ids is not None:
-      losses = xent.token_losses(logits, ids, smoothing)
-    else:
-      raise ValueError(
-        'class_ids or class_probabilities must be given, got neither'
-      )
+    losses = xent.label_losses(logits, ids, probs, smoothing)
     weights = class_weights[..., 0].astype(jnp.float32)
     output = xent.summarize(losses, weights, ids)
     output.logits = logits
@@ -118,13 +113,10 @@ class GShardSharedEmbeddingSoftmax(base_layer.BaseLayer):
     self.add_summary('aux_z_loss', output.z_loss)
     self.add_aux_loss('aux_z_loss', output.z_loss)
     if smoothing.off:
-      if class_probabilities is None:
-        unsmoothed = xent.token_losses(logits, ids).xent
-      else:
-        unsmoothed = xent.distribution_losses(logits, class_probabilities).xent
+      unsmoothed = xent.label_losses(logits, ids, class_probabilities)
       self.add_summary(
         'avg_xent_prior_to_label_smoothing',
-        jnp.sum(unsmoothed * weights) / denominator,
+        jnp.sum(unsmoothed.xent * weights) / denominator,
       )
     return output
 

@@ -90,6 +90,26 @@ def distribution_losses(
   return TokenLosses(xent=xent, log_z=log_z, argmax=argmax)
 
 
+def label_losses(
+  logits: Float[Array, '*B V'],
+  ids: Int[Array, '*B'] | None,
+  probs: Float[Array, '*B V'] | None,
+  smoothing: Smoothing = Smoothing(),
+) -> TokenLosses:
+  """Returns the cross entropy with `probs`, or else with smoothed `ids`.
+
+  Raises:
+    ValueError: neither are given.
+  """
+  if probs is not None:
+    return distribution_losses(logits, probs)
+  if ids is not None:
+    return token_losses(logits, ids, smoothing)
+  raise ValueError(
+    'class_ids or class_probabilities must be given, got neither'
+  )
+
+
 def log_z_and_argmax(
   logits: Float[Array, '*B V'],
 ) -> tuple[Float[Array, '*B'], Int[Array, '*B']]:

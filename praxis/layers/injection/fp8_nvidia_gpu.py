@@ -20,7 +20,7 @@ References:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar, Literal, overload
 
 import jax.numpy as jnp
 from flax.linen import fp8_ops
@@ -104,7 +104,7 @@ class Fp8EinsumOp(base_layer.BaseLayer):
 
   # The tensors with a scale and an amax history.
   _TENSORS = ('input', 'kernel', 'output_grad')
-  _SUFFIXES = ('',)
+  _SUFFIXES: ClassVar[tuple[str, ...]] = ('',)
 
   def setup(self) -> None:
     if self.amax_history_length <= 0:
@@ -125,6 +125,16 @@ class Fp8EinsumOp(base_layer.BaseLayer):
     if not self.use_direct_quant:
       return self.quantized_einsum(equation, x, kernel, False)
     return self._dot(equation, x, self._quantize(x, 'input'), kernel)
+
+  @overload
+  def quantized_einsum(
+    self, equation: str, x: Array, k: Array, return_quantized_x: Literal[False]
+  ) -> Array: ...
+
+  @overload
+  def quantized_einsum(
+    self, equation: str, x: Array, k: Array, return_quantized_x: Literal[True]
+  ) -> tuple[Array, Array]: ...
 
   def quantized_einsum(
     self, equation: str, x: Array, k: Array, return_quantized_x: bool
@@ -225,7 +235,8 @@ class Fp8EinsumGatedOp(Fp8EinsumOp):
 
   _SUFFIXES = ('', '_gated')
 
-  def __call__(
+  # Upstream's base class returns one product.
+  def __call__(  # type: ignore[override]
     self, equation: str, *args: Array
   ) -> tuple[Shaped[Array, '...'], Shaped[Array, '...']]:
     """Returns the einsums with the kernel and with the gate's kernel."""

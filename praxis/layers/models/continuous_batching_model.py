@@ -300,7 +300,7 @@ def _update_rows(
       if row.ndim:
         sizes = zip(cache[name].shape, row.shape, strict=True)
         axis = next((i for i, (a, b) in enumerate(sizes) if a != b), 0)
-        start = [0] * row.ndim
+        start: list[int | Array] = [0] * row.ndim
         start[axis] = slot if cache[name].shape != row.shape else 0
         cache[name] = jax.lax.dynamic_update_slice(cache[name], row, start)
     else:

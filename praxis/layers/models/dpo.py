@@ -84,6 +84,10 @@ class LanguageModelDPO(base_model.BaseModel):
 
   def _causal_mask(self, half: dpo_examples.DPOExampleHalf) -> Array | None:
     if self.model_type == LanguageModelType.PREFIX:
+      if half.inputs_indicator is None:
+        raise ValueError(
+          'the batch of a prefix model needs inputs_indicator, 1 in the prompt'
+        )
       return 1 - half.inputs_indicator
     if self.model_type == LanguageModelType.BIDIRECTIONAL:
       return jnp.zeros_like(half.inputs)

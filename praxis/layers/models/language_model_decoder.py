@@ -59,9 +59,9 @@ class LanguageModelDecoder:
         final state of the decode loop.
     """
     if isinstance(self.hparams, FlatBeamSearchHParams):
-      return self._flat_beam_search(batch)
+      return self._flat_beam_search(self.hparams, batch)
     if isinstance(self.hparams, BeamSearchHParams):
-      return self._beam_search()
+      return self._beam_search(self.hparams)
     return self._sample(batch, result_callback, return_result_for_suffix_score)
 
   def _sample(
@@ -106,8 +106,8 @@ class LanguageModelDecoder:
       return ids
     return jnp.pad(ids, [(0, 0), (0, hparams.decode_steps()[0])])
 
-  def _beam_search(self) -> NestedMap:
-    if not self.hparams.fprop_for_prefix:
+  def _beam_search(self, hparams: BeamSearchHParams) -> NestedMap:
+    if not hparams.fprop_for_prefix:
       raise ValueError(
         'a beam search of a language model needs fprop_for_prefix=True, got '
         'False'
@@ -115,14 +115,16 @@ class LanguageModelDecoder:
     return self._run_search(
       beam_search.BeamSearch(
         fns=self._model_fns(),
-        hparams=self.hparams,
+        hparams=hparams,
         prefix_ids=self.data.input_ids,
         prefix_lengths=self.data.prefix_lengths,
       )
     )
 
-  def _flat_beam_search(self, batch: NestedMap) -> NestedMap:
-    if self.hparams.lazy_prefix_broadcast:
+  def _flat_beam_search(
+    self, hparams: FlatBeamSearchHParams, batch: NestedMap
+  ) -> NestedMap:
+    if hparams.lazy_prefix_broadcast:
       raise ValueError(
         'flat beam search shares the cache of the prompt already; set '
         'lazy_prefix_broadcast=False'
@@ -130,23 +132,27 @@ class LanguageModelDecoder:
     fns = dataclasses.replace(
       self._model_fns(), extend_step=self._extend_flat_step
     )
-    if not self.hparams.fprop_for_prefix:
+    if not hparams.fprop_for_prefix:
       return self._run_search(
         flat_beam_search.FlatBeamSearchFromLastToken.create(
-          fns, self.hparams, batch.ids, self.data.seqlen
+          fns, hparams, batch.ids, self.data.seqlen
         )
       )
     return self._run_search(
       flat_beam_search.FlatBeamSearch(
         fns=fns,
-        hparams=self.hparams,
+        hparams=hparams,
         prefix_ids=self.data.input_ids,
         prefix_lengths=self.data.prefix_lengths,
       )
     )
 
   def _extend_flat_step(
-    self, lm: base_layer.BaseLayer, ids: Array, pos: Array, state: NestedMap
+    self,
+    lm: base_layer.BaseLayer,
+    ids: Array,
+    pos: Array | None,
+    state: NestedMap,
   ) -> Array:
     """Returns the logits of the hypotheses, each under its attention mask."""
     if 'atten_mask' in inspect.signature(lm.extend_step).parameters:

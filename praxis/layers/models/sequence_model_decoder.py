@@ -83,7 +83,7 @@ class SequenceModelDecoder:
       batch: may have per-example options; see `LanguageModel.decode`.
     """
     if isinstance(self.hparams, BeamSearchHParams):
-      return self._beam_search()
+      return self._beam_search(self.hparams)
     hparams, data = to_sampling(self.hparams), self.data
     return sampling.decode(
       self.model,
@@ -101,11 +101,11 @@ class SequenceModelDecoder:
       sampling_options.from_batch(hparams, batch),
     )
 
-  def _beam_search(self) -> NestedMap:
+  def _beam_search(self, hparams: BeamSearchHParams) -> NestedMap:
     # The decode loop reads the first token, but the result does not include it.
     search = beam_search.BeamSearch(
       fns=self._model_fns(),
-      hparams=self.hparams,
+      hparams=hparams,
       prefix_ids=self.data.target_ids[:, :1],
       prefix_lengths=jnp.zeros(self.data.target_ids.shape[0], jnp.int32),
     )

@@ -12,7 +12,9 @@ References:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import functools
+import operator
+from collections.abc import Callable, Iterable
 
 import jax
 import jax.numpy as jnp
@@ -53,7 +55,7 @@ class ExpertAssignment:
 
   def expert_weights(self) -> Float[Array, 'G S E']:
     """Returns the gate of every expert for every token, 0 if unassigned."""
-    return sum(
+    return _sum(
       mask * gate[..., jnp.newaxis]
       for mask, gate in zip(self.masks, self.gates, strict=True)
     )
@@ -160,7 +162,7 @@ def apply_capacity(
   if not options.legacy_mtf_behavior:
     total = sum(gates)
     gates = [gate / jnp.where(total > 0.0, total, 1.0) for gate in gates]
-  combine = sum(
+  combine = _sum(
     _scatter_to_slots(mask * gate[..., None], slot, capacity)
     for mask, gate, slot in zip(masks, gates, slots, strict=True)
   )
@@ -276,3 +278,8 @@ def _dropped_fraction(
   num_assigned = jnp.sum(assigned)
   num_dropped = num_assigned - jnp.sum(kept)
   return num_dropped / jnp.maximum(num_assigned, 1.0)
+
+
+def _sum(terms: Iterable[Array]) -> Array:
+  """Returns the sum of at least one array."""
+  return functools.reduce(operator.add, terms)

@@ -13,7 +13,7 @@ https://arxiv.org/abs/1811.06965.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
@@ -35,6 +35,10 @@ BroadcastInputs = microbatches_lib.BroadcastInputs
 # The carry of the scan: `state`, the outputs of all stages, and with stream_io
 # `stream`, the inputs to come and the outputs so far.
 Carry = dict[str, NestedJTensor]
+# The state of a stage, and the broadcast inputs that move along with it.
+Flow = tuple[NestedJTensor, list[pytypes.JTensor]]
+
+_TreeT = TypeVar('_TreeT')
 
 _WEIGHTS = (
   base_layer.PARAMS,
@@ -198,8 +202,8 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
   # The scan over iterations.
 
   def _run(
-    self, schedule: Schedule, flow: NestedJTensor, broadcast: BroadcastInputs
-  ) -> NestedJTensor:
+    self, schedule: Schedule, flow: Flow, broadcast: BroadcastInputs
+  ) -> Flow:
     """Returns the outputs of all microbatches."""
     iterations = jnp.arange(schedule.num_iterations)
     xs = {'t': iterations}
@@ -304,7 +308,7 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
     self,
     schedule: Schedule,
     carry: Carry,
-    outputs: NestedJTensor,
+    outputs: Flow,
     t: pytypes.JTensor,
   ) -> tuple[Carry, dict[str, NestedJTensor]]:
     """Stores the outputs; returns the carry and ys of the scan."""
@@ -469,7 +473,7 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
     axis = mapping[0] if mapping else None
     return None if axis == -1 else axis
 
-  def _shard_stages(self, tree: NestedJTensor) -> NestedJTensor:
+  def _shard_stages(self, tree: _TreeT) -> _TreeT:
     """Shards the axis of stages; leaves other dimensions to the compiler."""
     axis = self._stage_axis()
     if axis is None:

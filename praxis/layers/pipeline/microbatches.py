@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from praxis.pytypes import NestedJTensor
+_TreeT = TypeVar('_TreeT')
 
 
 def count_microbatches(
@@ -42,8 +42,8 @@ def count_microbatches(
 
 
 def split_batch(
-  tree: NestedJTensor, num_microbatches: int, num_streams: int = 1
-) -> NestedJTensor:
+  tree: _TreeT, num_microbatches: int, num_streams: int = 1
+) -> _TreeT:
   """Reshapes [B, ...] to [microbatches, B / microbatches, ...].
 
   Microbatch i has the examples i, i + num_microbatches, ..., so that it has the
@@ -59,7 +59,7 @@ def split_batch(
   return jax.tree.map(split, tree)
 
 
-def join_batch(tree: NestedJTensor, num_streams: int = 1) -> NestedJTensor:
+def join_batch(tree: _TreeT, num_streams: int = 1) -> _TreeT:
   """Inverts `split_batch`."""
 
   def join(x: Array) -> Array:

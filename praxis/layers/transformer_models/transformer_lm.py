@@ -234,15 +234,14 @@ class TransformerLm(decode_states.DecodeStateContainer):
     segment_ids, segment_pos = input_embedder.default_segments(
       paddings, segment_ids, segment_pos
     )
-    if segment_mask is None:
-      segment_mask = self._segment_mask(
-        segment_ids, causal_attention_mask, is_packed
-      )
+    mask: Array | segments.SegmentMask | None = segment_mask
+    if mask is None:
+      mask = self._segment_mask(segment_ids, causal_attention_mask, is_packed)
     self.update_decode_state(
       'time_step', jnp.asarray(start_time_step, jnp.int32)
     )
     activations = self.transformer(
-      embedded, paddings, segment_mask=segment_mask, segment_pos=segment_pos
+      embedded, paddings, segment_mask=mask, segment_pos=segment_pos
     )
     if self.final_ln_tpl is not None:
       activations = self.final_ln(activations)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -28,15 +29,13 @@ def add_input_statistics(
   """Adds mean, standard deviation and maximum of the unpadded inputs."""
   if paddings is not None:
     paddings = paddings[..., jnp.newaxis]
-  for name, statistic in (
-    ('mean', 'mean_v'),
-    ('std', 'std_v'),
-    ('abs_max', 'max_v'),
-  ):
+
+  def statistic(key: str) -> Array:
+    return stats.compute_stats(inputs, paddings)[key]
+
+  for name, key in (('mean', 'mean_v'), ('std', 'std_v'), ('abs_max', 'max_v')):
     layer.add_summary(
-      f'xformer_input_{name}',
-      lambda key=statistic: stats.compute_stats(inputs, paddings)[key],
-      verbosity=3,
+      f'xformer_input_{name}', functools.partial(statistic, key), verbosity=3
     )
 
 

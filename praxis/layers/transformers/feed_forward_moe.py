@@ -7,6 +7,8 @@ capacity per group, M model dimension, H hidden dimension.
 
 from __future__ import annotations
 
+import functools
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
@@ -343,9 +345,7 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
     for count in range(3):
       self.add_summary(
         f'dispatch_{count}',
-        lambda count=count: gating.dispatch_fraction(
-          combine, importance, count
-        ),
+        functools.partial(gating.dispatch_fraction, combine, importance, count),
       )
 
   def _summarize_dead_neurons(

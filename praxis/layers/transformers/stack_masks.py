@@ -45,22 +45,26 @@ def compute_attention_masks_for_fprop(
   Raises:
     ValueError: a mask or paddings required by the other arguments are None.
   """
-  mask = segment_mask
+  mask: AdditiveMask | segments.SegmentMask
   if fold_padding_with_segment_mask:
-    _require(segment_mask, 'segment_mask', 'fold_padding_with_segment_mask')
+    if segment_mask is None:
+      raise _missing('segment_mask', 'fold_padding_with_segment_mask')
+    mask = segment_mask
   else:
-    _require(paddings, 'paddings', 'fold_padding_with_segment_mask=False')
-    padding_mask = attentions.convert_paddings_to_mask(paddings, inputs.dtype)
+    if paddings is None:
+      raise _missing('paddings', 'fold_padding_with_segment_mask=False')
+    mask = attentions.convert_paddings_to_mask(paddings, inputs.dtype)
     if segment_mask is not None:
-      segment_mask = segments.additive(segment_mask)
-    mask = _merge(segment_mask, padding_mask)
-  if causal_attention and isinstance(mask, segments.SegmentMask):
-    mask = dataclasses.replace(mask, is_causal=True)
-  elif causal_attention:
-    mask = _merge(mask, attentions.causal_mask(inputs))
+      mask = attentions.merge_masks(segments.additive(segment_mask), mask)
+  if causal_attention:
+    if isinstance(mask, segments.SegmentMask):
+      mask = dataclasses.replace(mask, is_causal=True)
+    else:
+      mask = attentions.merge_masks(mask, attentions.causal_mask(inputs))
   if cross_inputs is None:
     return mask, None
-  _require(cross_paddings, 'cross_paddings', 'cross_inputs')
+  if cross_paddings is None:
+    raise _missing('cross_paddings', 'cross_inputs')
   cross_mask = attentions.convert_paddings_to_mask(cross_paddings, inputs.dtype)
   if cross_segment_mask is not None:
     # merge_masks is for square masks, of queries and keys of one sequence.
@@ -98,12 +102,5 @@ def compute_attention_masks_for_extend_step(
   return mask, cross_mask
 
 
-def _merge(mask: AdditiveMask | None, other: AdditiveMask) -> AdditiveMask:
-  return other if mask is None else attentions.merge_masks(mask, other)
-
-
-def _require(
-  value: Array | segments.SegmentMask | None, name: str, reason: str
-) -> None:
-  if value is None:
-    raise ValueError(f'{name} must be given with {reason}, got None')
+def _missing(name: str, reason: str) -> ValueError:
+  return ValueError(f'{name} must be given with {reason}, got None')

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import flax.linen as nn
 from jaxtyping import Array, Float, Int
@@ -11,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from praxis import base_layer, pax_fiddle
 from praxis.layers import checkpoint_policy as checkpoint_policy_lib
 from praxis.layers import stochastics
-from praxis.layers.attentions import masks, segments
+from praxis.layers.attentions import masks
 from praxis.layers.transformers import (
   feed_forward_moe,
   stack_masks,
@@ -177,11 +178,12 @@ class StackedTransformer(transformer_stack.TransformerStack):
         self.residual_droppath_prob * i / max(1, self.num_layers)
       )
     if self.local_window_size is not None:
-      layer.tr_atten_tpl.local_window_size = self._window_of_layer(i)
+      window = self._windows(self.local_window_size)[i]
+      layer.tr_atten_tpl.local_window_size = window
     if self.ngrammer_tpls is not None and self.ngrammer_tpls[i] is not None:
       layer.ngrammer_tpl = self.ngrammer_tpls[i]
-    if i in (self.moe_layers or ()):
-      layer.tr_fflayer_tpl = self._moe_tpl()
+    if self.moe_layer_tpl is not None and i in (self.moe_layers or ()):
+      layer.tr_fflayer_tpl = self._moe_tpl(self.moe_layer_tpl)
       layer.hidden_dims = layer.tr_fflayer_tpl.hidden_dims
     return layer
 
@@ -194,13 +196,18 @@ class StackedTransformer(transformer_stack.TransformerStack):
   def _dropout_prob(self, prob: float | None) -> float:
     return self.dropout_prob if prob is None else prob
 
-  def _window_of_layer(self, i: int) -> _Window:
-    window = self.local_window_size
-    is_per_layer = any(not isinstance(size, int) for size in window)
-    return window[i] if is_per_layer else tuple(window)
+  def _windows(
+    self, size: tuple[int, int] | Sequence[_Window]
+  ) -> Sequence[_Window]:
+    """Returns the window of each layer."""
+    windows = [window for window in size if not isinstance(window, int)]
+    if windows:
+      return windows
+    left, right = (n for n in size if isinstance(n, int))
+    return [(left, right)] * self.num_layers
 
-  def _moe_tpl(self) -> LayerTpl:
-    moe = self.moe_layer_tpl.clone().set(
+  def _moe_tpl(self, template: LayerTpl) -> LayerTpl:
+    moe = template.clone().set(
       num_experts=self.num_experts,
       num_groups=self.num_groups,
       min_group_size=self.min_group_size,
@@ -226,15 +233,13 @@ class StackedTransformer(transformer_stack.TransformerStack):
         f'moe_layers={list(self.moe_layers)} need num_experts and '
         f'moe_layer_tpl, got num_experts={self.num_experts}'
       )
-    window = self.local_window_size
-    is_per_layer = window is not None and any(
-      not isinstance(size, int) for size in window
-    )
-    if is_per_layer and len(window) != self.num_layers:
-      raise ValueError(
-        f'local_window_size must be one pair (left, right), or a pair for each '
-        f'of {self.num_layers} layers, got {len(window)}'
-      )
+    if self.local_window_size is not None:
+      num_windows = len(self._windows(self.local_window_size))
+      if num_windows != self.num_layers:
+        raise ValueError(
+          'local_window_size must be one pair (left, right), or a pair for '
+          f'each of {self.num_layers} layers, got {num_windows}'
+        )
     ngrammers = self.ngrammer_tpls
     if ngrammers is not None and len(ngrammers) != self.num_layers:
       raise ValueError(
@@ -244,9 +249,9 @@ class StackedTransformer(transformer_stack.TransformerStack):
 
 
 def _run_layer(
-  layer: transformer.Transformer, *args: Array | segments.SegmentMask | None
+  layer: transformer.Transformer, *args: Any
 ) -> Float[Array, 'B T D']:
-  """Returns the output of the layer without attention probabilities."""
+  """Returns the output of `layer(*args)` without attention probabilities."""
   outputs, _ = layer(*args)
   return outputs
 

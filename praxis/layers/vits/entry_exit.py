@@ -89,7 +89,8 @@ class VitEntryLayers(base_layer.BaseLayer):
     """
     grid = None
     if inputs.ndim == 4:
-      grid = patches_lib.patch_grid(*inputs.shape[1:3], self.patch_size)
+      _, height, width, _ = inputs.shape
+      grid = patches_lib.patch_grid(height, width, self.patch_size)
       inputs = patches_lib.image_to_patch(inputs, self.patch_size)
     elif inputs.ndim != 3:
       raise ValueError(

@@ -74,7 +74,7 @@ class LowRankAdaptation(base_layer.BaseLayer):
     return jnp.einsum('...ir,...or->...io', a, b)
 
   def _create_factor(
-    self, name: str, shape: list[int], init: WeightInit
+    self, name: str, shape: list[int], init: WeightInit | None
   ) -> None:
     hparams = WeightHParams(
       shape=shape,
