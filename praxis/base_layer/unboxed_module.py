@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
+import numpy as np
 from flax.core.scope import CollectionFilter
 
 from praxis.base_layer import weight_params
@@ -168,7 +169,8 @@ class UnboxedModule(nn.Module):
     kwargs: dict[str, Any],
     **options: Any,
   ) -> dict[str, Any]:
-    args, kwargs = self._cast_inputs((args, kwargs))
+    inputs = jax.tree.map(_canonical, (args, kwargs))
+    args, kwargs = self._cast_inputs(inputs)
     rngs = jax.eval_shape(lambda: _rng_streams(jax.random.key(0)))
 
     def init(rngs: Any, args: Any, kwargs: Any) -> Any:
@@ -188,3 +190,13 @@ def _rng_streams(rngs: PRNGKey | dict[str, PRNGKey]) -> dict[str, PRNGKey]:
     return rngs
   _, random, other = jax.random.split(rngs, 3)
   return {PARAMS: rngs, RANDOM: random, NON_PAX_RNG_KEY: other}
+
+
+def _canonical(x: Any) -> Any:
+  """Returns the shape and dtype that an array of a host has on a device."""
+  if not isinstance(x, jax.ShapeDtypeStruct):
+    return x
+  if not isinstance(x.dtype, np.dtype):  # A random key.
+    return x
+  dtype = jax.dtypes.canonicalize_dtype(x.dtype)
+  return x if dtype == x.dtype else jax.ShapeDtypeStruct(x.shape, dtype)

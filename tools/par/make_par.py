@@ -56,8 +56,12 @@ import runpy, sys
 sys.path.append(sys.argv[1])
 sys.argv[:] = sys.argv[2:]
 runpy.run_path(sys.argv[0], run_name='__main__')
-for module in list(sys.modules.values()):
+for name, module in list(sys.modules.items()):
   print(getattr(module, '__file__', None) or '')
+  # A module may replace itself by another, as collections.abc of Python 3.13.
+  parent, _, own = name.rpartition('.')
+  for folder in getattr(sys.modules.get(parent), '__path__', ()):
+    print(f'{folder}/{own}.py')
 """
 
 
