@@ -249,8 +249,8 @@ class _VerifiedReader:
     part = verification.own_part(files - self._verified, self._readers)
     leaves = _read_or_explain(
       lambda: self._read(abstract, part),
-      # The damaged file may be one that another process verifies.
-      lambda: self._compare(files),
+      # The damaged file may be the index, or one that another process verifies.
+      lambda: manifest.verify(self._path, self._entries),
     )
     self._verified |= files
     return leaves

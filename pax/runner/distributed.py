@@ -22,7 +22,7 @@ _FORCED_DEVICES = re.compile(r'--xla_force_host_platform_device_count=(\S+)')
 # another one (docs/known_issues.md). A flag that XLA does not know ends the
 # process, so that only versions known to have it get it.
 _CPU_SCHEDULER_FLAG = '--xla_cpu_enable_concurrency_optimized_scheduler'
-_SCHEDULER_JAXLIB = '0.10.'
+_SCHEDULER_JAXLIB = ('0.10.', '0.11.', '0.12.')
 # The scheduler that uses the profile of --pgle.
 _GPU_SCHEDULER_FLAG = '--xla_gpu_enable_latency_hiding_scheduler'
 

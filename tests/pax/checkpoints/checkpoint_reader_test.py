@@ -120,10 +120,8 @@ def test_damage_after_opening_is_found_by_every_read(tmp_path, layout):
   checkpoint = _save(tmp_path, layout)
   reader = CheckpointReader(checkpoint)
   rows = 'mdl_vars.params.rows'
-  file = max(
-    (checkpoint / 'state').rglob('*' if layout == 'spmd' else f'{rows}/0.0'),
-    key=lambda path: path.stat().st_size if path.is_file() else 0,
-  )
+  pattern = 'ocdbt.process_0/d/*' if layout == 'spmd' else f'{rows}/0.0'
+  (file,) = (checkpoint / 'state').glob(pattern)
   saved_states.flip_bit(file, 8 * file.stat().st_size // 2)
   for _ in range(2):
     with pytest.raises(checkpoints.CorruptCheckpointError, match=str(file)):
@@ -131,6 +129,15 @@ def test_damage_after_opening_is_found_by_every_read(tmp_path, layout):
     with pytest.raises(checkpoints.CorruptCheckpointError, match=str(file)):
       reader.verify()
   assert reader.read({}) == {}
+
+
+def test_damage_of_the_index_after_opening_is_found(tmp_path):
+  checkpoint = _save(tmp_path, 'spmd')
+  reader = CheckpointReader(checkpoint)
+  (file,) = checkpoint.glob('state/d/*')
+  saved_states.flip_bit(file, 8 * file.stat().st_size // 2)
+  with pytest.raises(checkpoints.CorruptCheckpointError, match=str(file)):
+    reader.read(_abstract(reader, 'mdl_vars.params.rows'))
 
 
 def test_another_model_is_an_error_before_the_data_are_read(
