@@ -36,6 +36,9 @@ class Gate(Base):
   def __call__(self, x, *, scale: float = 1.0) -> Array:
     """Is private."""
 
+  @overload
+  def apply(self, x: Array, *, scale: float = 1.0) -> Array: ...
+
   def apply(self, x, *, scale: float = 1.0) -> Array:
     """Applies it.
 

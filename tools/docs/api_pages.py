@@ -94,7 +94,15 @@ def _exports(tree: ast.Module, top: str) -> str:
 
 
 def _is_public(node: ast.stmt) -> TypeGuard[Definition]:
-  return isinstance(node, Definition) and not node.name.startswith('_')
+  """Returns whether a statement defines something to describe.
+
+  The implementation of an overloaded function stands for its overloads.
+  """
+  return (
+    isinstance(node, Definition)
+    and not node.name.startswith('_')
+    and 'overload' not in _decorators(node)
+  )
 
 
 def _definition(node: Definition, lines: list[str]) -> str:
@@ -117,7 +125,7 @@ def _is_method(node: ast.stmt) -> TypeGuard[Function]:
   return not any(d.endswith(('.setter', '.deleter')) for d in _decorators(node))
 
 
-def _decorators(node: Function) -> list[str]:
+def _decorators(node: Definition) -> list[str]:
   return [ast.unparse(decorator) for decorator in node.decorator_list]
 
 
