@@ -22,6 +22,7 @@ if sys.platform == 'linux':
   # The machine's libstdc++ may be older than the compiler's.
   _LINK = ['-static-libstdc++', '-Wl,--exclude-libs,libstdc++.a', '-Wl,-s']
 _GLIBC = 'csrc/glibc_2_28.cc'
+_GLIBC_HEADER = 'csrc/glibc_jump.h'
 
 
 def _files(pattern: str) -> list[str]:
@@ -45,7 +46,7 @@ def kernels() -> setuptools.Extension:
       *_files('ffi/*.cc'),
       *_files('kernels/*.cc'),
     ],
-    depends=[*_files('ffi/*.h'), *_files('kernels/*.h')],
+    depends=[_GLIBC_HEADER, *_files('ffi/*.h'), *_files('kernels/*.h')],
     include_dirs=[
       '.',
       nanobind.include_dir(),
@@ -69,7 +70,7 @@ def inputs() -> setuptools.Extension:
   return setuptools.Extension(
     'pax.inputs._host',
     [_GLIBC, *_files('host/*.cc')],
-    depends=_files('host/*.h'),
+    depends=[_GLIBC_HEADER, *_files('host/*.h')],
     include_dirs=['.', pybind11.get_include()],
     extra_compile_args=_COMPILE,
     extra_link_args=_LINK,

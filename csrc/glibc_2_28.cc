@@ -8,27 +8,18 @@
 #if defined(__x86_64__) && defined(__GLIBC__)
 #include <sys/random.h>
 
+#include "csrc/glibc_jump.h"
+
 #define PAX_HIDDEN __attribute__((visibility("hidden")))
 
-// Defines `name` as a jump to the symbol of the oldest glibc.
-#define PAX_JUMP(name)                                        \
-  __asm__(                                                    \
-      ".pushsection .text\n"                                  \
-      ".symver pax_" #name ", " #name                         \
-      "@GLIBC_2.2.5\n"                                        \
-      ".globl " #name "\n.hidden " #name                      \
-      "\n"                                                    \
-      ".type " #name ", @function\n" #name ": jmp pax_" #name \
-      "@PLT\n.popsection")
-
 // 2.29: without the error handling of SVID.
-PAX_JUMP(log);
+PAX_GLIBC_JUMP(log, "2.2.5");
 // 2.34: in libc instead of libpthread.
-PAX_JUMP(pthread_getspecific);
-PAX_JUMP(pthread_key_create);
-PAX_JUMP(pthread_key_delete);
-PAX_JUMP(pthread_once);
-PAX_JUMP(pthread_setspecific);
+PAX_GLIBC_JUMP(pthread_getspecific, "2.2.5");
+PAX_GLIBC_JUMP(pthread_key_create, "2.2.5");
+PAX_GLIBC_JUMP(pthread_key_delete, "2.2.5");
+PAX_GLIBC_JUMP(pthread_once, "2.2.5");
+PAX_GLIBC_JUMP(pthread_setspecific, "2.2.5");
 
 extern "C" {
 
