@@ -145,6 +145,28 @@ def test_a_release_of_a_tree_with_changes_is_refused(root, capsys):
   assert not (root / 'dist').exists()
 
 
+@pytest.mark.parametrize('earlier', ['SHA256SUMS', 'notes.txt', None])
+def test_a_release_that_fails_leaves_the_folder_as_it_was(
+  monkeypatch, root, tmp_path, capsys, earlier
+):
+  def fail(*_):
+    raise ReleaseError('no compiler')
+
+  monkeypatch.setattr(builds, 'export', fail)
+  text = '# Changelog\n\n## 1.2.3 (2026-11-23)\n\n- New.\n'
+  (root / 'CHANGELOG.md').write_text(text)
+  folder = tmp_path / 'dist/1.2.3'
+  if earlier:
+    folder.mkdir(parents=True)
+    (folder / earlier).write_text('sums')
+  arguments = [f'--root={root}', f'--out={tmp_path}/dist', '--dry_run']
+  assert release.main(arguments) == 1
+  message = 'something else' if earlier == 'notes.txt' else 'no compiler'
+  assert message in capsys.readouterr().err
+  files = [path.name for path in folder.glob('*')]
+  assert files == ([earlier] if earlier else [])
+
+
 def test_a_release_is_committed_and_tagged_once(root, tmp_path):
   out = tmp_path / 'out'
   out.mkdir()

@@ -78,16 +78,24 @@ def _root() -> pathlib.Path:
   return pathlib.Path(os.environ.get('BUILD_WORKSPACE_DIRECTORY') or _ROOT)
 
 
-def _new_folder(path: pathlib.Path) -> pathlib.Path:
-  """Makes a folder for a release; replaces that of an earlier run."""
-  if (path / documents.SUMS).exists():
-    shutil.rmtree(path)
-  elif path.exists() and any(path.iterdir()):
+def _check_folder(path: pathlib.Path) -> None:
+  """Refuses a folder with files that are not those of a release."""
+  if path.exists() and any(path.iterdir()) and not _is_release(path):
     raise ReleaseError(
       f'{path} has files of something else; move them or --out'
     )
-  path.mkdir(parents=True, exist_ok=True)
-  return path.resolve()
+
+
+def _is_release(path: pathlib.Path) -> bool:
+  return (path / documents.SUMS).exists()
+
+
+def _move(files: pathlib.Path, path: pathlib.Path) -> None:
+  """Moves the files of a release to its folder; replaces an earlier run's."""
+  if _is_release(path):
+    shutil.rmtree(path)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  shutil.copytree(files, path, dirs_exist_ok=True)
 
 
 def _build(
@@ -152,9 +160,13 @@ def _release(options: argparse.Namespace) -> None:
   if faults and not options.dry_run:
     raise ReleaseError('\n'.join(faults))
   top = options.out or options.root / 'dist'
-  out = _new_folder(top / section.version)
-  with tempfile.TemporaryDirectory() as work:
-    _document(options, out, _build(options, out, pathlib.Path(work)))
+  out = (top / section.version).absolute()
+  _check_folder(out)
+  with tempfile.TemporaryDirectory() as folder:
+    work, files = pathlib.Path(folder), pathlib.Path(folder, 'files')
+    files.mkdir()
+    _document(options, files, _build(options, files, work))
+    _move(files, out)
   print(f'{out}:')
   print(''.join(f'  {path.name}\n' for path in sorted(out.iterdir())))
   if not options.dry_run:
