@@ -37,6 +37,12 @@ class TransformerLmSpmdPipelineAdafactor(lm_spmd.TransformerLmSpmdAdafactor):
   # instead of being gathered by every stage.
   PIPELINE_BROADCAST_INPUTS = False
 
+  # The matmuls of a layer share gathered activations. By default XLA gathers
+  # again for a matmul that is many instructions away.
+  COMPILER_OPTIONS = {
+    'tpu': {'xla_tpu_spmd_threshold_for_allgather_cse': 100_000}
+  }
+
   def validate(self) -> None:
     """Checks the constants.
 
