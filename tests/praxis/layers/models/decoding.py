@@ -55,6 +55,17 @@ def config(kind='stacked', **fields):
         use_rotary_position_emb='rotary' in kind, dconv_qkv='dconv' in kind
       )
     )
+  if 'clusters' in kind:
+    attention = block.transformer_layer_params_tpl.tr_atten_tpl
+    attention.ngrammer_tpl = ngrammer.VQNgrammer.config(
+      ngram_vocab_size=64,
+      ngram_emb_dim=2,
+      num_clusters=4,
+      num_heads=2,
+      dim_per_head=4,
+      concat_ngrams=True,
+      ngram_using_attention_scores='scores' in kind,
+    )
   if 'sharded' in kind:
     cfg.lm_tpl = cfg.lm_tpl.cls.set_sharding_params_v1(
       cfg.lm_tpl,

@@ -27,8 +27,11 @@ def test_greedy_decoding_equals_reading_the_whole_text(kind, at_once):
   decoding.check_greedy(kind, at_once)
 
 
-def test_samples_may_share_the_cache_of_their_prompt():
-  decoding.check_sharing('lazy rotary')
+@pytest.mark.parametrize(
+  'kind', ['lazy rotary', 'lazy clusters', 'lazy clusters scores']
+)
+def test_samples_may_share_the_cache_of_their_prompt(kind):
+  decoding.check_sharing(kind)
 
 
 @pytest.mark.parametrize('kind', ['lazy', 'lazy ngrams'])
