@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Self
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -33,23 +33,22 @@ class MultiInput(BaseInput):
   default_input: str | None = None
 
   def __post_init__(self):
-    if not self.input_to_params:
-      raise ValueError('input_to_params of MultiInput names no input')
-    if (self.default_input or '') not in ('', *self.input_to_params):
+    inputs = self._named_inputs(self)
+    if (self.default_input or '') not in ('', *inputs):
       raise ValueError(
-        f'default_input must be one of {sorted(self.input_to_params)}, got '
+        f'default_input must be one of {sorted(inputs)}, got '
         f'{self.default_input!r}'
       )
-    if self.reset_for_eval and len(self.input_to_params) > 1:
+    if self.reset_for_eval and len(inputs) > 1:
       raise ValueError(
         'MultiInput supports reset_for_eval with one input only, got'
-        f' {sorted(self.input_to_params)}'
+        f' {sorted(inputs)}'
       )
     super().__post_init__()
     self._outer_batch_size = self.get_batch_size(self)
     self._inputs = {
       name: self._child_params(name, params).Instantiate()
-      for name, params in self.input_to_params.items()
+      for name, params in inputs.items()
     }
 
   @classmethod
@@ -60,16 +59,27 @@ class MultiInput(BaseInput):
     """Returns the greatest common divisor of the inputs' batch sizes.
 
     Raises:
-      ValueError: batch_size of the MultiInput itself is set.
+      ValueError: batch_size of the MultiInput itself is set, or there is no
+        input.
     """
     if params.batch_size is not None:
       raise ValueError(
         'self.batch_size of MultiInput must stay None, got'
         f' {params.batch_size}; set it in input_to_params'
       )
-    inputs = params.input_to_params or {}
+    inputs = cls._named_inputs(params)
     sizes = [p.cls.get_batch_size(p) for p in inputs.values()]
     return int(np.gcd.reduce(sizes))
+
+  @staticmethod
+  def _named_inputs(params: Any) -> dict[str, pax_fiddle.Config[BaseInput]]:
+    """Returns `input_to_params` of a MultiInput or its Config, not empty."""
+    if not params.input_to_params:
+      raise ValueError(
+        'input_to_params of MultiInput must name at least one input, got '
+        f'{params.input_to_params}'
+      )
+    return params.input_to_params
 
   def get_next(self) -> NestedMap:
     batches = {n: i.get_next() for n, i in self._inputs.items()}

@@ -132,9 +132,9 @@ class BaseLayer(children.ParentModule):
     sharding_annotations.lift_shardings(cls)
     body = cls.__dict__
     if 'fprop' in body and '__call__' not in body:
-      type.__setattr__(cls, '__call__', body['fprop'])
+      cls.__call__ = body['fprop']  # type: ignore[method-assign]
     if 'setup' in body:
-      type.__setattr__(cls, 'setup', _recording_config(body['setup']))
+      cls.setup = _recording_config(body['setup'])  # type: ignore[method-assign]
     for field in base_hyperparams.unannotated_defaults(cls):
       logging.warning(
         '%s.%s = %r has no effect on layers without an annotation; write '
@@ -580,7 +580,7 @@ def _recording_config(setup: Callable[[BaseLayer], None]) -> Any:
   return wrapped
 
 
-type.__setattr__(BaseLayer, 'setup', _recording_config(BaseLayer.setup))
+BaseLayer.setup = _recording_config(BaseLayer.setup)  # type: ignore[method-assign]
 
 _INHERITED = (
   'dtype',

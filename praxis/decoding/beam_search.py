@@ -241,15 +241,18 @@ class BeamSearch:
   def _reorder_fn(
     self, parents: Int[Array, 'B K']
   ) -> state_transforms.StateTransform:
-    """Gives each hypothesis the decode states of its parent."""
+    """Gives each hypothesis the decode states of its parent.
+
+    With a lazily shared prefix, states with a time dimension have an axis of
+    hypotheses before it; others have a row per hypothesis.
+    """
     use_matmul = self.hparams.use_matmul_beam_shuffle
     has_beam_dim = self.fns.lazy_broadcast_prefix is not None
 
     def reorder(x: Array, batch_dim: int, time_dim: int) -> Array:
-      del time_dim
       if batch_dim < 0:
         return x
-      if has_beam_dim:
+      if has_beam_dim and time_dim >= 0:
         return shuffle_state(x, parents, use_matmul)
       by_hypothesis = x.reshape(*parents.shape, *x.shape[1:])
       return shuffle_state(by_hypothesis, parents, use_matmul).reshape(x.shape)

@@ -136,13 +136,18 @@ def _select_best(
 def _take_winners_fn(
   winners: Int[Array, ' R'], num_candidates: int
 ) -> state_transforms.StateTransform:
-  """Keeps one sample of each block; the sample axis precedes time."""
+  """Keeps one sample of each block.
+
+  The sample axis precedes time; states without time have a row per sample.
+  """
+  kept = winners[::num_candidates]
 
   def take(x: Array, batch_dim: int, time_dim: int) -> Array:
-    if batch_dim < 0 or time_dim < 0:
+    if batch_dim < 0:
       return x
-    rows = x.reshape(-1, *x.shape[time_dim:])
-    rows = jnp.take(rows, winners[::num_candidates], axis=0)
+    if time_dim < 0:
+      return jnp.take(x, kept, axis=batch_dim)
+    rows = jnp.take(x.reshape(-1, *x.shape[time_dim:]), kept, axis=0)
     num_samples = x.shape[time_dim - 1] // num_candidates
     return rows.reshape(
       *x.shape[: time_dim - 1], num_samples, *x.shape[time_dim:]

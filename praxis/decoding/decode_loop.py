@@ -60,7 +60,7 @@ def run(
   if model.is_initializing():
     return body(model, state)
   return nn.while_loop(
-    # Flax says bool, but takes a traced one.
+    # Flax annotates bool, but a traced condition is an array.
     cast(Callable[[Any, NestedMap], bool], keep_going),
     body,
     model,

@@ -108,7 +108,8 @@ class BeamSearchHParams(DecoderHParams):
   tokens_per_beam: int | None = None
   # Scores are log-probabilities over ((5 + length) / 5) ** alpha.
   length_norm_alpha: float = 0.8
-  # Whether to stop when no live hypothesis can reach the results.
+  # Whether to stop when all live hypotheses have an end-of-sequence token. Such
+  # tokens then compete with the others for a place in the beam.
   early_exit: bool = False
   # Whether caches are reordered by a one-hot matmul instead of a gather.
   use_matmul_beam_shuffle: bool = False
@@ -146,7 +147,8 @@ class SampleDecoderHParams(DecoderHParams):
     pax_fiddle.Config[termination_constraints.BaseSampleTerminationConstraint]
     | None
   ) = None
-  # Whether p is a share of all tokens' probability, not of the top k's.
+  # Whether p is a share of the sum of all logits, not of the top k's
+  # probability; see `logit_filters.sum_of_logits`.
   global_normalize: bool = False
   # Scale of classifier-free guidance, one or one per sample: logits become
   # u + scale * (c - u), conditional c and unconditional u.

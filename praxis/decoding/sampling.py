@@ -108,7 +108,9 @@ def decode(
     buckets = _step_buckets(fns, options, prefix.num_columns, seq_len)
     _prepare_states(model, fns, num_samples, buckets, options)
     state = body.initial_state(model)
-    state = streaming.start(options.result_callback, state, num_samples)
+    batch = prefix.ids.shape[0] // (1 if body.guidance is None else 2)
+    streamed_shape = batch, num_samples
+    state = streaming.start(options.result_callback, state, streamed_shape)
     state = _run_loop(model, body, state, buckets)
     state = streaming.finish(options.result_callback, state)
     if options.return_result_for_suffix_score:
@@ -318,6 +320,9 @@ class _SamplingLoopBody:
     self, callback: streaming.StreamingResultCallback, state: NestedMap
   ) -> Int[Array, '']:
     """Streams the conditional rows; returns the number of calls so far."""
+    if self.row_params.num_candidates is not None:
+      num_candidates = self.row_params.num_candidates
+      state = NestedMap(**state, num_per_token_logprobs=num_candidates)
     guidance = self.guidance
     if guidance is not None:
       num_rows = state.done.shape[0]

@@ -32,9 +32,16 @@ class StreamingResultCallback:
 
 
 def start(
-  callback: StreamingResultCallback | None, state: NestedMap, num_samples: int
+  callback: StreamingResultCallback | None,
+  state: NestedMap,
+  shape: tuple[int, int],
 ) -> NestedMap:
   """Calls init_fn; returns the loop state with a counter of calls.
+
+  Args:
+    callback: None: the state is returned unchanged.
+    state: the initial state of the decode loop.
+    shape: (batch, num_samples) of the results.
 
   Raises:
     ValueError: interval_steps is not positive.
@@ -49,7 +56,6 @@ def start(
   num_calls = jnp.zeros((), jnp.int32)
   init_fn = callback.init_fn
   if init_fn is not None:
-    shape = state.done.shape[0] // num_samples, num_samples
     num_calls = _call_host(lambda: init_fn(shape), num_calls)
   return NestedMap(**state, num_calls=num_calls)
 
@@ -72,27 +78,32 @@ def send(
 ) -> Int[Array, '']:
   """Calls callback_fn with the columns since the last call, at an interval.
 
-  It receives output_ids, logprobs and on request top_candidate_ids and
-  top_candidate_logprobs [B, N, interval_steps, ...], decode_lengths, scores
-  (the sum of these logprobs, or prefix_scores of the loop state) and done
-  [B, N], and prefix_lengths [B].
+  It receives output_ids and logprobs [B, N, interval_steps], decode_lengths,
+  scores (the sum of these logprobs, or prefix_scores of the loop state) and
+  done [B, N], prefix_lengths [B], and on request num_per_token_logprobs [B, N],
+  top_candidate_ids and top_candidate_logprobs [B, N, interval_steps, 5].
 
   Returns:
     The number of calls so far.
   """
   interval = callback.interval_steps
   num_steps = state.step - state.start_step
-  first_column = state.start_step + 1 + (num_steps - 1) // interval * interval
-  is_due = (num_steps % interval == 0) | jnp.all(state.done)
+  first_step = (num_steps - 1) // interval * interval
+  first_column = state.start_step + 1 + first_step
+  is_last = state.step == state.output_ids.shape[1] - 1
+  is_due = (num_steps % interval == 0) | jnp.all(state.done) | is_last
 
   def emit(state: NestedMap) -> Int[Array, '']:
     ids = _columns(state.output_ids, first_column, interval, 0)
     logprobs = _columns(state.logprobs, first_column, interval, 1)
     result = NestedMap(output_ids=ids, logprobs=logprobs, done=state.done)
+    # Candidates are stored by decode step, not by column of the text.
     fills = {'top_candidate_ids': 0, 'top_candidate_logprobs': 1}
     for name, fill in fills.items():
       if name in state:
-        result[name] = _columns(state[name], first_column, interval, fill)
+        result[name] = _columns(state[name], first_step, interval, fill)
+    if 'num_per_token_logprobs' in state:
+      result.num_per_token_logprobs = state.num_per_token_logprobs
     result.decode_lengths = jnp.full_like(state.decode_lengths, interval)
     result.scores = state.get(
       'prefix_scores', jnp.sum(jnp.minimum(logprobs, 0.0), axis=-1)

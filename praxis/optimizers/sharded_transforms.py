@@ -91,7 +91,7 @@ def as_sharded(
   tx: GeneralGradientTransformation,
 ) -> ShardedGradientTransformation:
   """Returns `tx`, converted if it is an Optax transformation."""
-  # A user's own type of sharded transformation will do.
+  # The class may be the user's own: only its three functions are called.
   if hasattr(tx, 'init_partition_spec'):
     return cast(ShardedGradientTransformation, tx)
   return sharded(tx.init, tx.update)

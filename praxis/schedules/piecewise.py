@@ -102,7 +102,7 @@ class CycleSchedule(base_schedule.BaseSchedule):
     if not steps or min(steps) <= 0:
       raise ValueError(f'CycleSchedule.steps must be positive, got {steps}')
     self._schedules = _built(schedules)
-    # The last step of each schedule within the cycle.
+    # The step of the cycle at which each schedule ends, exclusive.
     self._ends = list(itertools.accumulate(steps))
 
   def value_at(self, step: ArrayLike) -> Float[Array, '']:

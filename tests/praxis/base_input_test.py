@@ -238,8 +238,10 @@ def test_multi_input_refuses_what_it_cannot_mean():
     multi(batch_size=2).Instantiate()
   with pytest.raises(ValueError, match='reset_for_eval with one input only'):
     multi(reset_for_eval=True).Instantiate()
-  with pytest.raises(ValueError, match='names no input'):
-    base_input.MultiInput.config().Instantiate()
+  empty = base_input.MultiInput.config()
+  for get in (empty.Instantiate, lambda: empty.cls.get_batch_size(empty)):
+    with pytest.raises(ValueError, match='at least one input, got None'):
+      get()
 
 
 def test_specs_come_from_the_first_batch():

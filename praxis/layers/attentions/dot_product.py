@@ -553,12 +553,16 @@ class DotProductAttention(
     probs: Float[Array, 'B N ...'] | None,
     time_step: Index,
   ) -> Float[Array, 'B L N H']:
-    states = self._step_writer(time_step).write(_NGRAM_STATE, encoded)
+    self._step_writer(time_step).write(_NGRAM_STATE, encoded)
     scores = probs if self._uses_ngram_scores() else None
+    cache = self._kv_cache()
+    # Scores pair a step with any earlier one, not only with the previous.
+    history = 1 if scores is None else cache.max_length()
+    states, first = cache.read_with_history(_NGRAM_STATE, time_step, history)
     steps = [
       self.ngrammer.extend_step(
         states,
-        step=time_step + i,
+        step=first + i,
         merge_heads=False,
         attention_score=None if scores is None else scores[:, :, i],
       )

@@ -182,7 +182,14 @@ def _reason_against(
   spec: KernelSpec | None,
   unsupported: Mapping[str, bool],
 ) -> str | None:
-  """Returns why a kernel cannot attend; without a spec, as none can."""
+  """Returns why a kernel cannot attend, or None.
+
+  Args:
+    kernel: the kernel.
+    heads: its queries, keys and values.
+    spec: None for a mask that is an array, which no kernel supports.
+    unsupported: options that no kernel supports, and whether they are used.
+  """
   names = [name for name, is_used in unsupported.items() if is_used]
   if spec is None:
     names.append('a mask that is an array')

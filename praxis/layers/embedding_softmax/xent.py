@@ -99,7 +99,7 @@ def label_losses(
   """Returns the cross entropy with `probs`, or else with smoothed `ids`.
 
   Raises:
-    ValueError: neither are given.
+    ValueError: neither is given.
   """
   if probs is not None:
     return distribution_losses(logits, probs)

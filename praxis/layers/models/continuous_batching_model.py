@@ -103,6 +103,8 @@ class LanguageModelContinuousBatching(language_model.LanguageModel):
     hparams = decoder_params.clone()
     hparams.fprop_for_prefix = True
     data = self._prepare_decode_data(input_batch, hparams)
+    # The steps continue after the prompt, whose last token is not read again.
+    data.start_time_step = prompt_len
     decoder = language_model_decoder.LanguageModelDecoder(
       lm=self.lm, hparams=hparams, data=data
     )

@@ -86,7 +86,8 @@ class LanguageModelDPO(base_model.BaseModel):
     if self.model_type == LanguageModelType.PREFIX:
       if half.inputs_indicator is None:
         raise ValueError(
-          'the batch of a prefix model needs inputs_indicator, 1 in the prompt'
+          "a prefix model needs 'inputs_indicator', got None; add it to the "
+          'batch, 1 in the prompt'
         )
       return 1 - half.inputs_indicator
     if self.model_type == LanguageModelType.BIDIRECTIONAL:

@@ -44,6 +44,8 @@ class ExpertMeshAxes:
     """Returns the axes of a layer's split-dims mappings.
 
     Axes that do not divide their dimension, or have one device, are left out.
+    So are axes of H that shard G: their devices hold other tokens, whose
+    outputs cannot be added.
 
     Args:
       emh: mapping of the input projection.
@@ -57,10 +59,13 @@ class ExpertMeshAxes:
     weight = base_layer.to_partition_spec(emh, mesh_axis_names)
     tokens = base_layer.to_partition_spec(gsm, mesh_axis_names)
     num_groups, num_experts, hidden = shape
+    group = _effective_axes(tokens[0] if len(tokens) else None, num_groups)
     return cls(
       expert=_effective_axes(weight[0], num_experts),
-      group=_effective_axes(tokens[0] if len(tokens) else None, num_groups),
-      hidden=_effective_axes(weight[2], hidden),
+      group=group,
+      hidden=tuple(
+        axis for axis in _effective_axes(weight[2], hidden) if axis not in group
+      ),
     )
 
   def __bool__(self) -> bool:

@@ -10,7 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from praxis import base_layer, decoder_hparams
-from praxis.layers import attentions, models, ssm_transformers, transformers
+from praxis.layers import (
+  attentions,
+  models,
+  ngrammer,
+  ssm_transformers,
+  transformers,
+)
 from praxis.layers.models import LanguageModelType
 from praxis.nested_map import NestedMap
 from tests.praxis.layers import running
@@ -29,6 +35,16 @@ def config(kind='stacked', **fields):
     cfg.lm_tpl.position_emb_tpl = None
     attention = block.transformer_layer_params_tpl.tr_atten_tpl
     attention.set(use_rotary_position_emb=True)
+  if 'ngrams' in kind:
+    cfg.lm_tpl.ngrammer_tpl = ngrammer.Ngrammer.config(
+      unigram_vocab_size=V,
+      ngram_vocab_size=V * V,
+      ngram_emb_dim=2,
+      num_heads=2,
+      dim_per_head=4,
+      concat_ngrams=True,
+      params_init=base_layer.WeightInit.Gaussian(1.0),
+    )
   if 'ssm' in kind:
     block.transformer_layer_params_tpl = ssm_transformers.SSMTransformer.config(
       ssm_nheads=3, ssm_dim=8, ssm_l_max=8, decode_num_samples=1
@@ -38,6 +54,17 @@ def config(kind='stacked', **fields):
       attentions.DotProductAttentionWithLPB.config(
         use_rotary_position_emb='rotary' in kind, dconv_qkv='dconv' in kind
       )
+    )
+  if 'clusters' in kind:
+    attention = block.transformer_layer_params_tpl.tr_atten_tpl
+    attention.ngrammer_tpl = ngrammer.VQNgrammer.config(
+      ngram_vocab_size=64,
+      ngram_emb_dim=2,
+      num_clusters=4,
+      num_heads=2,
+      dim_per_head=4,
+      concat_ngrams=True,
+      ngram_using_attention_scores='scores' in kind,
     )
   if 'sharded' in kind:
     cfg.lm_tpl = cfg.lm_tpl.cls.set_sharding_params_v1(
@@ -190,13 +217,15 @@ def check_beams(kind):
   assert (np.diff(want.scores, axis=1) <= 0).all()
   assert (want.scores > -1e8).all()
   check_scores(want, kind)
-  others = [decoder_hparams.FlatBeamSearchHParams(**fields)]
+  others = []
+  if 'ngrams' not in kind:
+    others.append(decoder_hparams.FlatBeamSearchHParams(**fields))
   if kind == 'stacked':
     grown = fields | {'max_decode_steps': [1, 2, 4]}
     others.append(decoder_hparams.BeamSearchHParams(**grown))
     matmul = fields | {'use_matmul_beam_shuffle': True}
     others.append(decoder_hparams.BeamSearchHParams(**matmul))
-  elif kind == 'lazy':
+  elif 'lazy' in kind:
     shared = fields | {'lazy_prefix_broadcast': True}
     others.append(decoder_hparams.BeamSearchHParams(**shared))
   for hparams in others:

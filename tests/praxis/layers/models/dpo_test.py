@@ -11,7 +11,7 @@ import pytest
 
 from praxis import base_layer
 from praxis.layers import models, transformers
-from praxis.layers.models import LanguageModelType
+from praxis.layers.models import LanguageModelType, dpo_examples
 from praxis.nested_map import NestedMap
 from tests.praxis.layers import running
 from tests.testing.layers import random_variables
@@ -188,6 +188,10 @@ def test_a_prefix_model_sees_all_of_the_prompt():
   causal = _language_model().Instantiate()
   prefix = _language_model(model_type=LanguageModelType.PREFIX).Instantiate()
   variables = random_variables(causal, batch)
+  half = dpo_examples.DPOExample.from_feature_converter(batch).y_w
+  half.inputs_indicator = None
+  with pytest.raises(ValueError, match="needs 'inputs_indicator', got None"):
+    prefix._causal_mask(half)
   for half in 'wl':
     batch[f'y_{half}/inputs_indicator'] = jnp.asarray([[1, 1, 0, 0]] * _B)
 

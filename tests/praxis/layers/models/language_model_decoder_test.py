@@ -27,15 +27,20 @@ def test_greedy_decoding_equals_reading_the_whole_text(kind, at_once):
   decoding.check_greedy(kind, at_once)
 
 
-def test_samples_may_share_the_cache_of_their_prompt():
-  decoding.check_sharing('lazy rotary')
+@pytest.mark.parametrize(
+  'kind', ['lazy rotary', 'lazy clusters', 'lazy clusters scores']
+)
+def test_samples_may_share_the_cache_of_their_prompt(kind):
+  decoding.check_sharing(kind)
 
 
-def test_beam_searches_agree():
-  decoding.check_beams('lazy')
+@pytest.mark.parametrize('kind', ['lazy', 'lazy ngrams'])
+def test_beam_searches_agree(kind):
+  decoding.check_beams(kind)
 
 
-def test_blocks_of_samples_share_caches():
+@pytest.mark.parametrize('kind', ['lazy', 'lazy ngrams'])
+def test_blocks_of_samples_share_caches(kind):
   batch = decoding.batch(
     prefix_lengths=jnp.asarray(decoding.PROMPTS), gumbel_prng_key=decoding.KEYS
   )
@@ -51,10 +56,10 @@ def test_blocks_of_samples_share_caches():
   hparams.controlled_decoding = decoder_utils.ControlledDecodingHParams(
     interval=2, block_num_samples=2
   )
-  _, lazy = decoding.decode('lazy', hparams, batch)
-  decoding.check_scores(lazy, 'lazy')
+  _, lazy = decoding.decode(kind, hparams, batch)
+  decoding.check_scores(lazy, kind)
   hparams.lazy_prefix_broadcast = False
-  _, copied = decoding.decode('lazy', hparams, batch)
+  _, copied = decoding.decode(kind, hparams, batch)
   np.testing.assert_array_equal(lazy.output_ids, copied.output_ids)
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from praxis import base_layer, decoder_hparams
-from praxis.layers import models, transformers
+from praxis.layers import models, ngrammer, transformers
 from praxis.nested_map import NestedMap
 from tests.praxis.layers import running
 
@@ -43,6 +43,15 @@ class Server:
     cfg.lm_tpl.set(model_dims=8, vocab_size=V)
     block = cfg.lm_tpl.stacked_transformer_tpl
     block.set(num_layers=2, hidden_dims=16, num_heads=2)
+    if kind == 'ngrams':
+      cfg.lm_tpl.ngrammer_tpl = ngrammer.Ngrammer.config(
+        unigram_vocab_size=V,
+        ngram_vocab_size=V * V,
+        ngram_emb_dim=2,
+        num_heads=2,
+        dim_per_head=4,
+        concat_ngrams=True,
+      )
     if kind == 'scanned':
       block.num_layers = 1
       cfg.lm_tpl.stacked_transformer_tpl = (

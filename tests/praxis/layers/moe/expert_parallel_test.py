@@ -209,6 +209,15 @@ def test_with_other_axes(batch, one_device):
   _check(got, one_device)
 
 
+@pytest.mark.parametrize('mesh', [(2, 1, 1), (2, 2, 1)])
+def test_an_axis_may_shard_tokens_and_hidden_units(one_device, mesh):
+  config = _config()
+  config.weight_split_dims_mapping.emh = ['expert', None, 'data']
+  config.weight_split_dims_mapping.ehm = ['expert', 'data', None]
+  got, _ = _step(mesh, config, **_QUICKLY)
+  _check(got, one_device)
+
+
 def _check(got, want):
   for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
     np.testing.assert_allclose(a, b, atol=2e-6 * max(1.0, np.abs(b).max()))
