@@ -119,6 +119,20 @@ def test_a_wrong_constant(name, text, message):
   assert f'--set {name}={text}' in str(error.value)
 
 
+@pytest.mark.parametrize('annotation', [float, float | None, 'float'])
+def test_annotations_are_evaluated_in_files_without_the_future_import(
+  annotation,
+):
+  body = {'RATE': 1, 'EMPTY': None}
+  annotations = dict.fromkeys(body, annotation)
+  cls = type('Evaluated', (), {**body, '__annotations__': annotations})
+  words = overrides.parse(['RATE=0.5', 'EMPTY=2'])
+  changed = overrides.set_constants(cls, words)
+  assert (changed.RATE, changed.EMPTY) == (0.5, 2.0)
+  with pytest.raises(ValueError, match="EMPTY wants a number, got 'x'"):
+    overrides.set_constants(cls, overrides.parse(['EMPTY=x']))
+
+
 def test_a_word_that_sets_nothing():
   with pytest.raises(ValueError, match="wants NAME=VALUE, got 'NUM_LAYERS'"):
     overrides.parse(['NUM_LAYERS'])
