@@ -68,7 +68,7 @@ def _measure(
   report: Report, policy: checkpoint_policy.AutodiffCheckpointType
 ) -> RematPolicy:
   capacity, total = report.memory.capacity, report.memory.total
-  # Of a step that is traced.
+  # A step that has been traced has a count.
   flops = cast(Flops, report.flops)
   return RematPolicy(
     name=policy.name,
