@@ -73,7 +73,9 @@ def main(argv: Sequence[str] = sys.argv) -> int:
     if not any(tag in job.panels for job in jobs):
       logging.warning('%s', _missing(tag, directories))
   base = options.output or str(_default_output(directories))
-  pathlib.Path(base).parent.mkdir(parents=True, exist_ok=True)
+  storage.require_local(base, '--output').parent.mkdir(
+    parents=True, exist_ok=True
+  )
   png.draw(jobs, f'{base}.png', smoothing=options.smoothing)
   html_page.write(jobs, f'{base}.html', smoothing=options.smoothing)
   for job in jobs:
