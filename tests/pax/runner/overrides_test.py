@@ -29,6 +29,7 @@ class Experiment:
   NAME = 'x'
   MESH: list[int] | None = [1, 2, 1]
   SHAPE = (1, 2)
+  TEXTS = ('def', 'if')
   FILES: str | None = None
   ANYTHING = None
   COLOR = Color.RED
@@ -108,6 +109,7 @@ def test_the_experiment_itself_is_left_alone():
     ('ROWS', 'True', "ROWS wants a number, got 'True'"),
     ('DEEP', '2', "DEEP wants True or False, got '2'"),
     ('MESH', '{}x', r'MESH wants a list such as \[1,2,1\]'),
+    ('TEXTS', 'a b', r"TEXTS wants a list such as \['a','b'\], got 'a b'"),
     ('COLOR', 'GREEN', "COLOR wants one of RED, BLUE, got 'GREEN'"),
     ('DTYPE', 'float33', 'DTYPE wants a dtype such as bfloat16'),
     ('ACTIVATION_CLS', 'GELUX', "there is none called 'GELUX'"),
