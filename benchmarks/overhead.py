@@ -166,7 +166,7 @@ def _measure(
     def setup(self, *args: Any, **kwargs: Any) -> None:
       super().setup(*args, **kwargs)
       self.recorder = _Recorder(self._partitioner.train_step())
-      # In place of the step that it calls.
+      # The program calls the recorder instead of its compiled step.
       self._compiled_step = self.recorder  # type: ignore[assignment]
 
   with tempfile.TemporaryDirectory() as job_log_dir:

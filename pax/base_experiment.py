@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import abc
 import importlib
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from pax import base_executor, base_task
@@ -47,11 +48,11 @@ class BaseExperiment(abc.ABC):
 
   def train_datasets(self) -> list[InputConfig]:
     """Returns the inputs of training."""
-    return [config for config in self.datasets() if config.is_training]
+    return [config for config in _input_configs(self) if config.is_training]
 
   def eval_datasets(self) -> list[InputConfig]:
     """Returns the inputs of evaluation."""
-    return [config for config in self.datasets() if not config.is_training]
+    return [config for config in _input_configs(self) if not config.is_training]
 
   def decode_datasets(self) -> list[InputConfig]:
     """Returns the inputs of decoding and inference."""
@@ -120,6 +121,29 @@ class BaseExperiment(abc.ABC):
   def executor(self) -> base_executor.BaseExecutor | None:
     """Returns the executor of training; None is the default."""
     return None
+
+
+def _input_configs(experiment: BaseExperiment) -> list[InputConfig]:
+  """Returns the inputs of an experiment.
+
+  Raises:
+    ValueError: `datasets()` returns something else than Configs of inputs.
+  """
+  found: Any = experiment.datasets()
+  wrong = found
+  if isinstance(found, Iterable) and not isinstance(
+    found, pax_fiddle.Buildable
+  ):
+    inputs = list(found)
+    built = [x for x in inputs if isinstance(x, type | base_input.BaseInput)]
+    if not built:
+      return inputs
+    wrong = built[0]
+  raise ValueError(
+    f'{type(experiment).__name__}.datasets() must return a list of Configs of'
+    f' inputs, got {"None" if wrong is None else f"a {type(wrong).__name__}"};'
+    ' end it with `return [...]`, and do not instantiate the Configs'
+  )
 
 
 def _program_class(name: str) -> Any:

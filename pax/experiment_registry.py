@@ -111,6 +111,11 @@ def get_experiment(name: str) -> type:
     ValueError: there is none, or several; the message has near names.
   """
   experiment = get(name)
+  if experiment is None and _is_class(pax_name(name)):
+    raise ValueError(
+      f'no experiment is called {name!r}, as that class is not registered;'
+      ' write @experiment_registry.register above it'
+    )
   if experiment is None:
     raise ValueError(f'no experiment is called {name!r}.{_suggestions(name)}')
   return experiment
@@ -165,6 +170,13 @@ def _ends_in(canonical: str, name: str) -> bool:
   """Whether `name` is a suffix of `canonical`, with or without `params`."""
   short = canonical.replace('.params.', '.')
   return any(key.endswith(f'.{name}') for key in (canonical, short))
+
+
+def _is_class(name: str) -> bool:
+  """Whether one of the imported modules of `name` has a class called so."""
+  module, _, cls = name.rpartition('.')
+  owners = map(sys.modules.get, _modules_for(name) if module else ())
+  return any(isinstance(getattr(owner, cls, None), type) for owner in owners)
 
 
 def _modules_for(name: str) -> Iterable[str]:

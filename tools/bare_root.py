@@ -27,7 +27,7 @@ _BASE = 'ca-certificates'
 _USER = 'newcomer'
 _CLONE = f'home/{_USER}/pax'
 _UBUNTU = ('jammy', 'noble')
-# Of debootstrap. The script of each suite is a link to one of two.
+# The scripts of debootstrap; that of each suite is a link to one of two.
 _SCRIPTS = '/usr/share/debootstrap/scripts'
 # Where the registries of this machine are, and whom it trusts: in the root, in
 # the home, in the environment.

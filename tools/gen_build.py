@@ -67,7 +67,7 @@ DISTRIBUTIONS = {
   'tensorboardX': 'tensorboardx',
   'yaml': 'pyyaml',
 }
-# Of the standard library of newer Pythons than the oldest.
+# Modules of the standard library that the oldest supported Python lacks.
 NEWER = {'compression'}
 # Imported if installed, never required.
 OPTIONAL = {

@@ -13,6 +13,7 @@ from typing import cast
 
 from pax.aot import analysis, target
 from pax.aot.report.step_report import Flops, RematPolicy, Report
+from pax.runner import experiments, overrides
 from pax.tools import abstract_experiment
 from praxis.layers import checkpoint_policy
 
@@ -43,6 +44,17 @@ def compare(
   Raises:
     ValueError: the experiment has no constant CHECKPOINT_POLICY.
   """
+  experiment = experiments.find(
+    options.exp,
+    overrides.parse(options.set),
+    options.fdl,
+    trust_foreign_files=options.trust_foreign_files,
+  )
+  if not hasattr(experiment, _CONSTANT):
+    raise ValueError(
+      f'--aot_remat needs an experiment with the constant {_CONSTANT}, got'
+      f' {type(experiment).__name__}; leave out the flag'
+    )
   policies = [
     _measure(
       analysis.analyze(
@@ -68,7 +80,7 @@ def _measure(
   report: Report, policy: checkpoint_policy.AutodiffCheckpointType
 ) -> RematPolicy:
   capacity, total = report.memory.capacity, report.memory.total
-  # Of a step that is traced.
+  # A step that has been traced has a count.
   flops = cast(Flops, report.flops)
   return RematPolicy(
     name=policy.name,

@@ -137,7 +137,7 @@ class ArrayReader:
 def _empty_shards(leaf: jax.ShapeDtypeStruct) -> dict[str, array_chunks.Shard]:
   """Returns memory for the shards of this process, by their index as text."""
   sharding = tensorstore_format.sharding_of(leaf)
-  # The type in JAX has None, for no sharding of today.
+  # JAX annotates the indices as optional; no sharding returns None.
   indices = cast(
     Mapping[jax.Device, host_arrays.Index],
     sharding.addressable_devices_indices_map(tuple(leaf.shape)),

@@ -79,6 +79,12 @@ def steps(directory: storage.Path) -> dict[int, storage.Path]:
   return dict(sorted(checkpoints.items()))
 
 
+def is_checkpoint(path: storage.Path) -> bool:
+  """Returns whether a path is a checkpoint, not the folder of checkpoints."""
+  is_named = path.exists() and _NAME.fullmatch(path.name)
+  return bool(is_named) and _is_checkpoint(path)
+
+
 def staging(final: PathT) -> PathT:
   """Returns the temporary directory in which checkpoint `final` is written."""
   return final.parent / f'{TEMPORARY}{final.name}'

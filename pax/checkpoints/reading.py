@@ -43,12 +43,16 @@ def find_checkpoint(
   Raises:
     CheckpointError: There is none.
   """
-  available = checkpoint_steps(directory)
+  path = working_copy.origin(directory)
+  available = {} if path.is_file() else checkpoint_steps(directory)
   selected = max(available, default=None) if step is None else step
   if selected not in available:
+    hint = ''
+    if not available and paths.is_checkpoint(path):
+      hint = f'; it is a checkpoint itself, give the folder {path.parent}'
     raise CheckpointError(
       f'no checkpoint{"" if step is None else f" of step {step}"} in'
-      f' {directory}; available steps: {list(available) or "none"}'
+      f' {directory}; available steps: {list(available) or "none"}{hint}'
     )
   return selected, available[selected]
 

@@ -398,8 +398,8 @@ def place(
 
   Args:
     abstract: Shape, dtype and sharding.
-    read_shard: Returns the part of the array at an index, not modified later;
-      the index is never None, in spite of the type in JAX.
+    read_shard: Returns the part of the array at an index, not modified later.
+      JAX annotates the index as optional, but never passes None.
   """
   return jax.make_array_from_callback(
     tuple(abstract.shape),

@@ -175,10 +175,10 @@ def to_huggingface(
   _, path = reading.find_checkpoint(directory, step)
   if output.exists() and any(output.iterdir()):
     raise ValueError(f'{output} must be a new or empty folder, got files in it')
-  atomic_file.make_folder(output, parents=True)
-  config = json.loads(_config_file(side).read_text())
+  config = model_folder.read_object(_config_file(side))
   source = _CheckpointTensors.open(side, config, path, dtype)
   headers = source.headers(side, max_shard_size)
+  atomic_file.make_folder(output, parents=True)
   files = {output / name: header for name, header in headers.items()}
   safetensors.write_files(files, source.read())
   _copy_side_files(side, output, config, dtype)
@@ -207,7 +207,7 @@ class _CheckpointTensors:
     checkpoint = CheckpointReader(path)
     saved = checkpoint.shapes
     names, extra = _tensor_names(side)
-    if config['model_type'] == 't5':
+    if config.get('model_type') == 't5':
       # The variables have what newer files of transformers do not record.
       is_tied = f'{_LEAF}params.model.softmax.w' in saved
       config = {

@@ -72,7 +72,7 @@ def find_family(config: Json) -> Family:
     ValueError: It is not supported.
   """
   name = config.get('model_type')
-  if name is None or name not in FAMILIES:
+  if not isinstance(name, str) or name not in FAMILIES:
     raise ValueError(
       f'model_type in config.json must be one of {sorted(FAMILIES)}, got'
       f' {name!r}; only these families have a mapping of their weights'
@@ -124,7 +124,7 @@ def _mistral(config: Json) -> RotaryDecoder:
   return _rotary_decoder(
     config,
     activation=config.get('hidden_act', 'silu'),
-    windows=(window,) * config['num_hidden_layers'],
+    windows=(window,) * _size(config, 'num_hidden_layers'),
   )
 
 
@@ -168,7 +168,7 @@ def _gemma(config: Json) -> RotaryDecoder:
 
 def _gemma2(config: Json) -> RotaryDecoder:
   gemma = _gemma({'num_key_value_heads': 4, **config})
-  num_layers = config['num_hidden_layers']
+  num_layers = _size(config, 'num_hidden_layers')
   kinds = config.get('layer_types') or [
     'full_attention' if i % 2 else 'sliding_attention'
     for i in range(num_layers)
@@ -196,12 +196,12 @@ def _gpt2(config: Json) -> Gpt2:
       'tie_word_embeddings in config.json of a gpt2 must be true, got false'
     )
   return Gpt2(
-    vocab_size=config['vocab_size'],
-    max_positions=config['n_positions'],
-    model_dims=config['n_embd'],
-    hidden_dims=config.get('n_inner') or 4 * config['n_embd'],
-    num_layers=config['n_layer'],
-    num_heads=config['n_head'],
+    vocab_size=_size(config, 'vocab_size'),
+    max_positions=_size(config, 'n_positions'),
+    model_dims=_size(config, 'n_embd'),
+    hidden_dims=config.get('n_inner') or 4 * _size(config, 'n_embd'),
+    num_layers=_size(config, 'n_layer'),
+    num_heads=_size(config, 'n_head'),
     norm_epsilon=config.get('layer_norm_epsilon', 1e-5),
     activation=config.get('activation_function', 'gelu_new'),
     scales_attention=config.get('scale_attn_weights', True),
@@ -216,18 +216,18 @@ def _t5(config: Json) -> T5:
       "feed_forward_proj in config.json must be 'gated-' and an activation, or"
       f' an activation, got {projection!r}'
     )
-  num_layers = config['num_layers']
+  num_layers = _size(config, 'num_layers')
   # T5 1.1 is marked by tie_word_embeddings=false, or in newer files by
   # scale_decoder_outputs=false.
   is_tied = config.get('tie_word_embeddings', True)
   return T5(
-    vocab_size=config['vocab_size'],
-    model_dims=config['d_model'],
-    dim_per_head=config['d_kv'],
-    hidden_dims=config['d_ff'],
+    vocab_size=_size(config, 'vocab_size'),
+    model_dims=_size(config, 'd_model'),
+    dim_per_head=_size(config, 'd_kv'),
+    hidden_dims=_size(config, 'd_ff'),
     num_encoder_layers=num_layers,
     num_decoder_layers=config.get('num_decoder_layers') or num_layers,
-    num_heads=config['num_heads'],
+    num_heads=_size(config, 'num_heads'),
     num_buckets=config.get('relative_attention_num_buckets', 32),
     max_distance=config.get('relative_attention_max_distance', 128),
     norm_epsilon=config.get('layer_norm_epsilon', 1e-6),
@@ -240,15 +240,16 @@ def _t5(config: Json) -> T5:
 
 
 def _rotary_decoder(config: Json, **settings: Any) -> RotaryDecoder:
-  num_heads = config['num_attention_heads']
+  num_heads = _size(config, 'num_attention_heads')
   return RotaryDecoder(
-    vocab_size=config['vocab_size'],
-    model_dims=config['hidden_size'],
-    hidden_dims=config['intermediate_size'],
-    num_layers=config['num_hidden_layers'],
+    vocab_size=_size(config, 'vocab_size'),
+    model_dims=_size(config, 'hidden_size'),
+    hidden_dims=_size(config, 'intermediate_size'),
+    num_layers=_size(config, 'num_hidden_layers'),
     num_heads=num_heads,
     num_kv_heads=config.get('num_key_value_heads') or num_heads,
-    dim_per_head=config.get('head_dim') or config['hidden_size'] // num_heads,
+    dim_per_head=config.get('head_dim')
+    or _size(config, 'hidden_size') // num_heads,
     norm_epsilon=config.get('rms_norm_eps', 1e-6),
     rope=_rope(config),
     is_tied=config.get('tie_word_embeddings', False),
@@ -256,9 +257,26 @@ def _rotary_decoder(config: Json, **settings: Any) -> RotaryDecoder:
   )
 
 
+def _size(config: Json, name: str) -> int:
+  """Returns a setting that is a number of something."""
+  value = config[name]
+  if type(value) is not int or value < 1:
+    raise ValueError(
+      f'{name} in config.json must be an integer at least 1, got {value!r}; use'
+      ' the file that save_pretrained writes'
+    )
+  return value
+
+
 def _rope(config: Json) -> dict[str, Any]:
   """Returns `rope_parameters`; older files have other names."""
-  rope = dict(config.get('rope_scaling') or config.get('rope_parameters') or {})
+  settings = config.get('rope_scaling') or config.get('rope_parameters') or {}
+  if not isinstance(settings, Mapping):
+    raise ValueError(
+      'rope_scaling or rope_parameters in config.json must be an object, got'
+      f' {settings!r}; use the file that save_pretrained writes'
+    )
+  rope = dict(settings)
   rope.setdefault('rope_theta', config.get('rope_theta', 10000.0))
   rope.setdefault('rope_type', rope.get('type', 'default'))
   return rope
@@ -270,7 +288,7 @@ def _qwen_windows(config: Json) -> tuple[int | None, ...]:
   first = config.get('max_window_layers', 28)
   kinds = config.get('layer_types') or [
     'sliding_attention' if i >= first else 'full_attention'
-    for i in range(config['num_hidden_layers'])
+    for i in range(_size(config, 'num_hidden_layers'))
   ]
   return _windows(kinds, config.get('sliding_window', 4096))
 

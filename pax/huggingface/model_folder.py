@@ -46,6 +46,8 @@ class ModelFolder:
     entries = safetensors.read_folder(path)
     family, model = families.find_family(config), families.read_model(config)
     layouts = families.find_tensors(family, model, entries)
+    for name, layout in layouts.items():
+      layout.check_shape(entries[name].shape)
     ignored = re.compile('|'.join(family.ignored))
     unknown = [
       name
@@ -75,9 +77,12 @@ def read_eos_ids(path: pathlib.Path, config: Mapping[str, Any]) -> list[int]:
     path: The folder.
     config: Contents of config.json, for a folder without generation_config.json
       or without these ids in it.
+
+  Raises:
+    ValueError: generation_config.json is damaged.
   """
   file = path / GENERATION_CONFIG_FILE
-  settings = json.loads(file.read_text()) if file.exists() else {}
+  settings = read_object(file) if file.exists() else {}
   ids = settings.get(_EOS, config.get(_EOS))
   if ids is None:
     return []
@@ -98,14 +103,12 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
   """
   file = path / CONFIG_FILE
   try:
-    config = json.loads(file.read_text())
-  except FileNotFoundError as e:
+    config = read_object(file)
+  except (FileNotFoundError, NotADirectoryError) as e:
     raise ValueError(
       f'{path} must be a folder with {CONFIG_FILE} and *.safetensors, got none;'
       ' save the model with save_pretrained(folder)'
     ) from e
-  except ValueError as e:
-    raise ValueError(f'{file} must be JSON, got an error: {e}') from e
   if config.get('model_type') == 't5' and any(path.glob('*.safetensors')):
     is_tied = _HEAD not in safetensors.read_folder(path)
     config.setdefault(
@@ -113,3 +116,20 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
     )
     config['tie_word_embeddings'] = is_tied
   return config
+
+
+def read_object(file: pathlib.Path) -> dict[str, Any]:
+  """Returns the object in a file of JSON.
+
+  Raises:
+    ValueError: The file has something else.
+  """
+  next_step = 'copy it from the model again'
+  try:
+    content = json.loads(file.read_text())
+  except ValueError as e:
+    raise ValueError(f'{file} must be JSON, got: {e}; {next_step}') from e
+  if not isinstance(content, dict):
+    kind = type(content).__name__
+    raise ValueError(f'{file} must be a JSON object, got a {kind}; {next_step}')
+  return content

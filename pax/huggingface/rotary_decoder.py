@@ -287,24 +287,34 @@ def rotary_embedding(rope: Mapping[str, Any]) -> LayerTpl:
   """Returns the Config of the rotary embedding of `rope_parameters`.
 
   Raises:
-    ValueError: The scaling is not supported.
+    ValueError: The scaling is not supported, or lacks a number.
   """
+
+  def number(name: str) -> float:
+    value = rope.get(name)
+    if not isinstance(value, int | float):
+      raise ValueError(
+        f'{name} of the rotary embedding in config.json must be a number, got'
+        f' {value!r}; use the file that save_pretrained writes'
+      )
+    return float(value)
+
   rotary = Config(
     embedding_softmax.RotaryPositionalEmbedding,
-    max_timescale=int(rope['rope_theta']),
+    max_timescale=int(number('rope_theta')),
   )
   kind = rope['rope_type']
   if kind == 'linear':
     rotary.scaling_tpl = Config(
-      rotary_scaling.LinearRotaryScaling, factor=float(rope['factor'])
+      rotary_scaling.LinearRotaryScaling, factor=number('factor')
     )
   elif kind == 'llama3':
     rotary.scaling_tpl = Config(
       rotary_scaling.Llama3RotaryScaling,
-      factor=float(rope['factor']),
-      low_freq_factor=float(rope['low_freq_factor']),
-      high_freq_factor=float(rope['high_freq_factor']),
-      original_max_position=int(rope['original_max_position_embeddings']),
+      factor=number('factor'),
+      low_freq_factor=number('low_freq_factor'),
+      high_freq_factor=number('high_freq_factor'),
+      original_max_position=int(number('original_max_position_embeddings')),
     )
   elif kind != 'default':
     raise ValueError(

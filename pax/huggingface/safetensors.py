@@ -104,7 +104,10 @@ def read_header(file: pathlib.Path) -> str:
       f'{file} must be a safetensors file, got one without a complete header;'
       ' copy it again'
     )
-  return header.decode()
+  try:
+    return header.decode()
+  except UnicodeDecodeError as e:
+    raise _damaged_header(file, e) from e
 
 
 def read_entries(file: pathlib.Path) -> dict[str, TensorEntry]:
@@ -268,6 +271,10 @@ def _parse(header: str, file: pathlib.Path) -> dict[str, Any]:
       entry['dtype'], entry['shape'], entry['data_offsets']
     return content
   except (ValueError, KeyError, TypeError, AttributeError) as e:
-    raise ValueError(
-      f'the header of {file} is damaged ({e}); copy the file again'
-    ) from e
+    raise _damaged_header(file, e) from e
+
+
+def _damaged_header(file: pathlib.Path, error: Exception) -> ValueError:
+  return ValueError(
+    f'the header of {file} is damaged ({error}); copy the file again'
+  )

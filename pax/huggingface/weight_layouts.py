@@ -32,17 +32,26 @@ class WeightLayout:
     """Shape of the variable."""
     return tuple(self.split_shape[axis] for axis in self.axes)
 
+  def check_shape(self, shape: tuple[int, ...]) -> None:
+    """Checks the shape of the tensor in a file.
+
+    Raises:
+      ValueError: It is another one.
+    """
+    if shape != self.tensor_shape:
+      raise ValueError(
+        f'{self.tensor} must have shape {list(self.tensor_shape)} by'
+        f' config.json, got {list(shape)}; config.json and the files must be of'
+        ' one model'
+      )
+
   def to_variable(self, tensor: np.ndarray) -> np.ndarray:
     """Returns the variable as a view of the tensor.
 
     Raises:
       ValueError: The tensor has another shape.
     """
-    if tensor.shape != self.tensor_shape:
-      raise ValueError(
-        f'{self.tensor} must have shape {list(self.tensor_shape)} by'
-        f' config.json, got {list(tensor.shape)}'
-      )
+    self.check_shape(tensor.shape)
     return tensor.reshape(self.split_shape).transpose(self.axes)
 
   def to_tensor_order(self, variable: np.ndarray) -> np.ndarray:

@@ -50,7 +50,8 @@ class BatchPlacer:
     """
     if jax.process_count() > 1:
       return jax.tree.map(self._put_local_rows, host_batch)
-    if self._mesh.size == 1:
+    # Without jit a copy would have no mesh.
+    if self._mesh.size == 1 and not jax.config.values['jax_disable_jit']:
       return self._copy(host_batch)
     shardings = jax.tree.map(lambda x: self._sharding(np.shape(x)), host_batch)
     return jax.device_put(host_batch, shardings)

@@ -101,8 +101,12 @@ class PartitionedStep:
       return traced.lower()
 
   def compile(self, key: jax.Array | None = None) -> PartitionedStep:
-    """Compiles the step unless it is compiled; returns self."""
-    self._executable(key)
+    """Compiles the step unless it is compiled; returns self.
+
+    With JAX_DISABLE_JIT nothing is compiled: each operation runs by itself.
+    """
+    if not jax.config.values['jax_disable_jit']:
+      self._executable(key)
     return self
 
   def set_compiled(self, compiled: jax.stages.Compiled) -> None:
@@ -148,7 +152,8 @@ class PartitionedStep:
 
   def __call__(self, state: TrainState, batch: Batch, key: jax.Array) -> Any:
     if self._run is None:
-      self._run = self._executable(key)
+      is_eager = jax.config.values['jax_disable_jit']
+      self._run = self.dispatch if is_eager else self._executable(key)
     if key is not self._key or self._replicated_key is None:
       self._key, self._replicated_key = key, self._replicate(key)
     return self._run(state, batch, self._replicated_key)

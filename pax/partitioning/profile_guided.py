@@ -149,7 +149,7 @@ class ManualRecompilation:
   def _compile_with_profile(self) -> jax.stages.Compiled:
     # Not by the flag with the path: the compilation cache would take profiles
     # of the same path for equal.
-    # The type in JAX has no bytes.
+    # JAX annotates options without bytes.
     options: dict[str, Any] = {'fdo_profile': self._profile}
     return self._step.lower().compile(options)
 

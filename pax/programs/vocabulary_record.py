@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -87,14 +88,16 @@ def _compare(
   for feature in sorted(recorded.keys() & current.keys()):
     old, new = recorded[feature], current[feature]
     if old.digest != new.digest:
+      # Tokenizers without a file are named by their class.
+      is_file = pathlib.PurePath(old.source).name != old.source
+      setting = f'tokenizer.model_file={old.source}'
+      how = f', such as with {setting} in the input,' if is_file else ''
       raise VocabularyError(
         f'the vocabulary of {feature} in input {input_name!r} is'
         f' {new.digest} ({new.source}), but the job was trained with'
         f' {old.digest} ({old.source}), according to'
         f' {working_copy.origin(job_log_dir) / FILE}: its ids would mean other'
-        ' text. Use the old one, such as with'
-        f' tokenizer.model_file={old.source} in the input, or train in another'
-        ' --job_log_dir'
+        f' text. Use the old one{how} or train in another --job_log_dir'
       )
 
 

@@ -75,27 +75,63 @@ def expand(options: _Flags) -> _Flags:
 
 
 def _load(path: pathlib.Path, trust_foreign_files: bool) -> Any:
-  # Few runs need them, and every command line is parsed.
-  import tomllib
-
-  import yaml
-
   try:
     text = trusted_files.read_bytes(
       path, trust_foreign_files=trust_foreign_files
     ).decode()
-    is_toml = path.suffix == '.toml'
-    return tomllib.loads(text) if is_toml else yaml.safe_load(text)
   except (OSError, UnicodeDecodeError) as e:
     raise command_line.UsageError(
       f'--exp={path}: cannot read the file: {e}'
     ) from e
-  except (
-    trusted_files.UntrustedFileError,
-    tomllib.TOMLDecodeError,
-    yaml.YAMLError,
-  ) as e:
+  except trusted_files.UntrustedFileError as e:
     raise command_line.UsageError(f'--exp={path}: {e}') from e
+  parse = _parse_toml if path.suffix == '.toml' else _parse_yaml
+  try:
+    return parse(text)
+  except ValueError as e:
+    raise command_line.UsageError(f'--exp={path}: {e}; correct the file') from e
+
+
+def _parse_toml(text: str) -> Any:
+  import tomllib  # Few runs need it, and every command line is parsed.
+
+  try:
+    return tomllib.loads(text)
+  except tomllib.TOMLDecodeError as e:
+    raise ValueError(f'the file must be TOML, got an error: {e}') from e
+
+
+def _parse_yaml(text: str) -> Any:
+  import yaml  # As above.
+
+  class Loader(yaml.SafeLoader):
+    """Rejects repeated keys, of which PyYAML takes the last."""
+
+    def construct_mapping(
+      self, node: Any, deep: bool = False
+    ) -> dict[Any, Any]:
+      names = [key.value for key, _ in node.value]
+      for i, name in enumerate(names):
+        if name in names[:i]:
+          line = node.value[i][0].start_mark.line + 1
+          raise ValueError(f'line {line} repeats the key {name}')
+      return super().construct_mapping(node, deep)
+
+  try:
+    return yaml.load(text, Loader)
+  except yaml.MarkedYAMLError as e:
+    mark = e.problem_mark or e.context_mark
+    place = (
+      f' in line {mark.line + 1}, column {mark.column + 1}' if mark else ''
+    )
+    raise ValueError(
+      f'the file must be YAML, got an error{place}: {e.problem}'
+    ) from e
+  except yaml.reader.ReaderError as e:
+    raise ValueError(
+      f'the file must be YAML, got an error at character {e.position + 1}:'
+      f' {e.reason}'
+    ) from e
 
 
 def _settings(table: Mapping[str, Any], prefix: str = '') -> Iterator[str]:

@@ -106,13 +106,13 @@ def _constant_value(experiment: type, override: Override) -> Any:
     inspect.get_annotations(cls).get(override.name)
     for cls in experiment.__mro__
   ]
-  annotation = next((str(a) for a in annotations if a is not None), '')
+  annotation = next((a for a in annotations if a is not None), '')
   current = constants[override.name]
   if isinstance(current, points.OneOf) and override.text in current.by_text:
     return current.by_text[override.text]
   if isinstance(current, points.SearchPoint):
     current = current.example
-  return _parse_value(override, current, annotation)
+  return _parse_value(override, current, _annotation_text(annotation))
 
 
 def _set_field(tree: fdl.Config, override: Override) -> None:
@@ -177,7 +177,14 @@ def _annotation(owner: Any, name: str | int) -> str:
     return ''
   cls = fdl.get_callable(owner)
   fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
-  return next((str(f.type) for f in fields if f.name == name), '')
+  return next((_annotation_text(f.type) for f in fields if f.name == name), '')
+
+
+def _annotation_text(annotation: Any) -> str:
+  """Returns an annotation as in the source, also where it is evaluated."""
+  if isinstance(annotation, str):
+    return annotation
+  return inspect.formatannotation(annotation)
 
 
 def _parse_value(override: Override, current: Any, annotation: str) -> Any:

@@ -49,6 +49,7 @@ def from_experiment(
   with _locate_errors(experiment, 'decode_datasets'):
     tree.decode_inputs = experiment.decode_datasets()
   overrides.set_fields(tree, changes)
+  _check_task(tree.task, 'task must be')
   check_domains(tree)
   return tree
 
@@ -57,9 +58,15 @@ def of_task(
   experiment: base_experiment.BaseExperiment,
   changes: Sequence[overrides.Override] = (),
 ) -> Config[RunConfig]:
-  """Returns the tree without inputs, which depend on the number of devices."""
+  """Returns the tree without inputs, which depend on the number of devices.
+
+  Raises:
+    ValueError: the experiment returns no Config, or a value is not valid.
+  """
   with _locate_errors(experiment, 'task'):
-    tree = Config(RunConfig, task=experiment.task())
+    task = experiment.task()
+  _check_task(task, f'{type(experiment).__name__}.task() must return')
+  tree = Config(RunConfig, task=task)
   if changes:
     overrides.set_fields(tree, changes)
     check_domains(tree)
@@ -79,6 +86,15 @@ def check_domains(tree: Config[RunConfig]) -> None:
   model = getattr(tree.task, 'model', None)
   if isinstance(model, Config) and hasattr(model, 'ici_mesh_shape'):
     _check_mesh(model)
+
+
+def _check_task(task: Any, subject: str) -> None:
+  if not isinstance(task, pax_fiddle.Buildable):
+    got = 'None' if task is None else f'a {type(task).__name__}'
+    raise ValueError(
+      f'{subject} the Config of a task, got {got}; end task() with'
+      ' `return task_p`, and do not instantiate it'
+    )
 
 
 @contextlib.contextmanager

@@ -91,7 +91,9 @@ def _sequence(text: str, current: list[Any] | tuple[Any, ...]) -> Any:
   if not isinstance(value, list | tuple):
     value = _literal(f'[{text}]')
   if not isinstance(value, list | tuple):
-    raise ValueError(f'wants a list such as [1,2,1], got {text!r}')
+    is_text = any(isinstance(item, str) for item in current)
+    example = "['a','b']" if is_text else '[1,2,1]'
+    raise ValueError(f'wants a list such as {example}, got {text!r}')
   return type(current)(value)
 
 

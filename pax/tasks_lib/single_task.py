@@ -100,6 +100,8 @@ class SingleTask(base_task.BaseTask):
       raise ValueError(
         f'task.model must be a BaseModel or its Config, got {self.model!r}'
       )
+    if self.train is None:
+      raise ValueError('task.train must be a Config of its settings, got None')
     self._learner = _build_learner(self.train.learner)
     self._loss = _build_loss(self._learner.loss_name, self.loss_aggregator)
     self._inference_runner = self._build_inference_runner()

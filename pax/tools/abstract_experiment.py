@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import jax
 
-from pax import base_experiment, partitioning
+from pax import base_experiment, partitioning, storage
 from pax.programs import batch_shapes
 from pax.runner import (
   command_line,
@@ -180,12 +179,12 @@ def write(path: str, text: str) -> None:
   """Writes a text and a final newline to a file; `-` is standard output.
 
   Raises:
-    ValueError: the file cannot be written.
+    ValueError: the file cannot be written, or is a URL.
   """
   if path in ('-', '/dev/stdout'):
     print(text.rstrip('\n'), flush=True)
     return
-  file = pathlib.Path(path).expanduser()
+  file = storage.require_local(path, 'output').expanduser()
   try:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text.rstrip('\n') + '\n', encoding='utf-8')

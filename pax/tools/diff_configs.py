@@ -46,10 +46,14 @@ def main(argv: Sequence[str] = sys.argv) -> int:
       f'give two experiments, or one and --set, got {len(names)} and'
       f' {len(options.set)} of --set'
     )
-  experiments = abstract_experiment.declare_all([
-    abstract_experiment.ExperimentOptions(exp=names[0]),
-    abstract_experiment.ExperimentOptions(exp=names[1], set=options.set),
-  ])  # fmt: skip
+  experiments = abstract_experiment.declare_all(
+    [
+      abstract_experiment.ExperimentOptions(
+        exp=name, set=changes
+      ).expand_files()
+      for name, changes in zip(names, ((), options.set), strict=True)
+    ]
+  )
   lines = list(differences(*map(_field_texts, experiments)))
   print('\n'.join(lines) if lines else 'no difference')
   return 0

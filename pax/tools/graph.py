@@ -7,7 +7,6 @@ pax graph --exp=... --output=model.svg
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 import shutil
 import sys
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import fiddle as fdl
 
+from pax import storage
 from pax.inputs.seqio import configs as seqio_configs
 from pax.runner import command_line
 from pax.tools import abstract_experiment, tool
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] = sys.argv) -> int:
     max_str_length=options.max_str_length,
     remove_defaults=not options.keep_defaults,
   )
-  suffix = pathlib.Path(options.output).suffix
+  suffix = storage.require_local(options.output, '--output').suffix
   if suffix in ('', '.dot', '.gv'):
     abstract_experiment.write(options.output, picture.source)
     return 0

@@ -7,6 +7,8 @@ pax plot /tmp/pax/tiny /tmp/pax/other --output=curves
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import logging
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -14,7 +16,7 @@ from collections.abc import Sequence
 from pax import storage
 from pax.plotting import curves, html_page, png
 from pax.runner import command_line
-from pax.summaries import goodput
+from pax.summaries import goodput, plots
 from pax.tools import tool
 from praxis import value_domains
 
@@ -67,8 +69,13 @@ def main(argv: Sequence[str] = sys.argv) -> int:
       'which job? e.g. pax plot /tmp/pax/tiny, the --job_log_dir of a run'
     )
   jobs = curves.read_jobs(directories, options.tag)
+  for tag in options.tag:
+    if not any(tag in job.panels for job in jobs):
+      logging.warning('%s', _missing(tag, directories))
   base = options.output or str(_default_output(directories))
-  pathlib.Path(base).parent.mkdir(parents=True, exist_ok=True)
+  storage.require_local(base, '--output').parent.mkdir(
+    parents=True, exist_ok=True
+  )
   png.draw(jobs, f'{base}.png', smoothing=options.smoothing)
   html_page.write(jobs, f'{base}.html', smoothing=options.smoothing)
   for job in jobs:
@@ -80,6 +87,19 @@ def main(argv: Sequence[str] = sys.argv) -> int:
 def _default_output(directories: Sequence[str]) -> pathlib.Path:
   first, *others = directories
   return pathlib.Path('.' if others or storage.is_url(first) else first, _NAME)
+
+
+def _missing(tag: str, directories: Sequence[str]) -> str:
+  """Returns the warning that no job has values of a tag."""
+  tags = {
+    other
+    for directory in directories
+    for curves_by_tag in plots.read_metrics(directory).values()
+    for other in curves_by_tag
+  }
+  near = difflib.get_close_matches(tag, tags, cutoff=0.4) or sorted(tags)[:5]
+  names = ', '.join(map(curves.printable, near))
+  return f'--tag={tag}: no job has values of it; there are {names}'
 
 
 def _summary(job: curves.Job) -> str:

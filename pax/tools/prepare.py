@@ -10,6 +10,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 
+from pax import storage
 from pax.inputs.records import data_files, text_records
 from pax.inputs.tokens import huggingface_tokenizers, tokenization
 from pax.runner import command_line
@@ -73,6 +74,7 @@ def main(argv: Sequence[str] = sys.argv) -> int:
       'the arguments must be files of text and an output, got'
       f' {list(options.arguments)}; e.g. pax prepare /data/*.jsonl /data/tokens'
     )
+  storage.require_local(output, 'OUTPUT')
   job = tokenization.TokenizationJob(
     paths=[
       path

@@ -126,6 +126,18 @@ def test_modules_are_imported_on_demand_and_reloaded(tmp_path, monkeypatch):
   del sys.modules['my_exps']
 
 
+def test_a_class_without_the_decorator_is_named(tmp_path, monkeypatch):
+  (tmp_path / 'plain_exps.py').write_text('class Mine: pass\n')
+  monkeypatch.syspath_prepend(tmp_path)
+  assert registry.get('plain_exps.Mine') is None
+  message = "'plain_exps.Mine', as that class is not registered; write @exp"
+  with pytest.raises(ValueError, match=message):
+    registry.get_experiment('plain_exps.Mine')
+  with pytest.raises(ValueError, match=r"'plain_exps.Other'\. "):
+    registry.get_experiment('plain_exps.Other')
+  del sys.modules['plain_exps']
+
+
 def test_a_missing_module_within_is_not_hidden(tmp_path, monkeypatch):
   (tmp_path / 'broken_exps.py').write_text('import no_such_dependency\n')
   monkeypatch.syspath_prepend(tmp_path)

@@ -86,6 +86,9 @@ class Mixture:
 
 def _shares(sizes: Sequence[int], weights: Sequence[float]) -> np.ndarray:
   """Returns the records of each component in a block (largest remainder)."""
+  others = [w for w in weights if not isinstance(w, int | float | np.number)]
+  if others:
+    raise ValueError(f'weights must be numbers, got {others[0]!r}')
   values = np.asarray(weights, float)
   if len(values) != len(sizes) or not (values > 0).all():
     raise ValueError(

@@ -38,7 +38,7 @@ class SeqIOConverter(base_hyperparams.StrOverride):
   __signature__: ClassVar[inspect.Signature]
 
   if TYPE_CHECKING:
-    # Of SeqIO too.
+    # Those of SeqIO's classes, too.
     def __init__(self, **settings: Any): ...
     def __call__(self, ds: Any, task_feature_lengths: Lengths) -> Any: ...
     def _convert_example(self, features: Features) -> Features: ...
@@ -50,7 +50,7 @@ class SeqIOConverter(base_hyperparams.StrOverride):
     cls.__signature__ = signature.replace(parameters=parameters)
 
   def __new__(cls, *unused_args: Any, **unused_kwargs: Any):
-    # mypy takes classes for unhashable.
+    # mypy considers classes unhashable.
     return object.__new__(_with_seqio(cls))  # type: ignore[arg-type]
 
   def __str__(self) -> str:

@@ -134,7 +134,7 @@ class SeqIOInput(base_input.BaseInput):
     init=False, repr=False
   )
 
-  # As in paxml, where it is defined in this class.
+  # paxml defines it in this class.
   DeterministicInput = DeterministicInput
 
   def __post_init__(self):

@@ -207,15 +207,21 @@ def _read_tokenizer(path: pathlib.Path) -> dict[str, Any]:
   """Returns the fields of TokenArray that `pax prepare` records."""
   if not path.exists():
     return {}
-  record = json.loads(path.read_text())
-  vocabulary = None
-  if record['vocabulary'] is not None:
-    vocabulary = base_input.Vocabulary(*record['vocabulary'])
-  return {
-    'vocabulary': vocabulary,
-    'vocab_size': record['vocab_size'],
-    'eos_id': record['eos_id'],
-  }
+  try:
+    record = json.loads(path.read_text())
+    vocabulary = record['vocabulary']
+    if vocabulary is not None:
+      vocabulary = base_input.Vocabulary(*vocabulary)
+    return {
+      'vocabulary': vocabulary,
+      'vocab_size': record['vocab_size'],
+      'eos_id': record['eos_id'],
+    }
+  except (ValueError, KeyError, TypeError) as e:
+    raise ValueError(
+      f'{path} must be the record that pax prepare writes, got a damaged one'
+      f' ({e!r}); prepare the tokens again'
+    ) from e
 
 
 def _check_exists(path: pathlib.Path) -> None:

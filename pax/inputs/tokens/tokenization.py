@@ -162,20 +162,29 @@ def _finished(output: str, identity: dict[str, Any]) -> Summary | None:
   """Returns the summary of a complete output; None if there is none."""
   if not os.path.exists(f'{output}.idx'):
     return None
-  record = json.loads(pathlib.Path(f'{output}.json').read_text())
+  record = _read_json(pathlib.Path(f'{output}.json'))
   source = {**record.get('source', {}), 'part_bytes': identity['part_bytes']}
   if source != identity:
     raise ValueError(
-      f'{output}.idx was made of other files, or with another tokenizer; delete'
-      ' it, or choose another output'
+      f'{output}.idx was made of other files, with another tokenizer, or not by'
+      ' pax prepare; delete it, or choose another output'
     )
   return Summary(**record['summary'])
+
+
+def _read_json(path: pathlib.Path) -> dict[str, Any]:
+  """Returns the object in a file; {} if it is missing or damaged."""
+  try:
+    content = json.loads(path.read_text())
+  except (FileNotFoundError, ValueError):
+    return {}
+  return content if isinstance(content, dict) else {}
 
 
 def _begin(folder: pathlib.Path, identity: dict[str, Any]) -> None:
   """Makes the folder of parts; those of another tokenization are deleted."""
   record = folder / 'source.json'
-  if record.exists() and json.loads(record.read_text()) == identity:
+  if _read_json(record) == identity:
     logging.warning('Tokenization continues with the parts in %s', folder)
     return
   shutil.rmtree(folder, ignore_errors=True)

@@ -76,7 +76,7 @@ class ClusteredPoints(indexed.IndexedInput):
 
 @experiment_registry.register
 class SyntheticClassifier(base_experiment.BaseExperiment):
-  """One hidden layer classifies 8 clusters of points, in two seconds."""
+  """One hidden layer classifies 8 clusters of points, in a few seconds."""
 
   # Global batch size.
   BATCH_SIZE = 64

@@ -77,5 +77,7 @@ def test_an_experiment_without_the_constant_is_an_error():
     aot_remat=True,
     set=('ICI_MESH_SHAPE=[1,1,1]',),
   )
-  with pytest.raises(ValueError, match='CHECKPOINT_POLICY'):
+  with pytest.raises(
+    ValueError, match='needs .* constant CHECKPOINT_POLICY, got TinySpmd; leave'
+  ):
     cli.run(options)

@@ -14,7 +14,13 @@ import numpy as np
 import pytest
 
 from pax import checkpoints
-from pax.checkpoints import host_arrays, paths, pins, tensorstore_format
+from pax.checkpoints import (
+  host_arrays,
+  paths,
+  pins,
+  reading,
+  tensorstore_format,
+)
 from tests.testing import polling, saved_states, trees
 
 GDA = checkpoints.CheckpointType.GDA
@@ -233,6 +239,20 @@ def test_an_unknown_step_lists_those_there_are(tmp_path):
     saved_states.checkpointer(tmp_path).restore(
       trees.abstract(saved_states.state(4)), step=3
     )
+
+
+@pytest.mark.parametrize('kind', [GDA, FLAX])
+def test_a_checkpoint_in_place_of_its_folder_is_named(tmp_path, kind):
+  saved_states.save(tmp_path, kind)
+  step, path = reading.find_checkpoint(tmp_path)
+  assert step == 5
+  message = f'; it is a checkpoint itself, give the folder {path.parent}$'
+  with pytest.raises(checkpoints.CheckpointError, match=message):
+    reading.find_checkpoint(path)
+  (tmp_path / 'a.yaml').touch()
+  for name in ('a.yaml', 'checkpoint_400'):
+    with pytest.raises(checkpoints.CheckpointError, match='steps: none$'):
+      reading.find_checkpoint(tmp_path / name)
 
 
 def test_a_failed_write_is_raised_and_leaves_the_older(tmp_path):

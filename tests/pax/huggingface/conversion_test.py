@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import uuid
@@ -21,6 +22,7 @@ from pax.huggingface import (
   conversion,
   families,
   model_folder,
+  rotary_decoder,
   safetensors,
   stacked_variables,
 )
@@ -223,6 +225,57 @@ def test_errors_name_the_next_step(tmp_path, capsys):
   file = wrong / 'model.safetensors'
   file.write_bytes(file.read_bytes()[:20])
   assert 'complete header' in _fail(capsys, 'hf-to-pax', wrong, tmp_path / 'j')
+
+
+@pytest.mark.parametrize(
+  'change, message',
+  [
+    ({'model_type': ['qwen3']}, r"must be one of .*, got \['qwen3'\]"),
+    ({'hidden_size': None}, 'hidden_size in config.json must be an integer'),
+    ({'hidden_size': '32'}, "at least 1, got '32'; use"),
+    ({'num_attention_heads': 0}, 'at least 1, got 0; use'),
+    ({'vocab_size': 7}, r'must have shape \[7, 32\] .* of one model'),
+    ({'rope_scaling': 'yarn'}, "must be an object, got 'yarn'; use"),
+    (None, 'config.json must be a JSON object, got a list; copy'),
+  ],
+)
+def test_a_wrong_config_is_named_and_writes_nothing(
+  change, message, tmp_path, capsys
+):
+  source, job = tmp_path / 'source', tmp_path / 'job'
+  reference_models.write_reference(source, 'qwen3')
+  file = source / 'config.json'
+  config = {**json.loads(file.read_text()), **change} if change else []
+  file.write_text(json.dumps(config))
+  error = _fail(capsys, 'hf-to-pax', source, job)
+  assert re.search(message, error) and error.count('\n') == 1
+  assert not job.exists()
+
+
+@pytest.mark.parametrize('rope_type', ['linear', 'llama3'])
+def test_a_scaling_of_positions_without_its_factor_is_named(
+  rope_type, tmp_path
+):
+  rope = {'rope_theta': 1e4, 'rope_type': rope_type}
+  with pytest.raises(ValueError, match='^factor .* must be a number, got None'):
+    rotary_decoder.rotary_embedding(rope)
+
+
+def test_a_damaged_generation_config_is_named(tmp_path):
+  (tmp_path / 'generation_config.json').write_text('{')
+  message = 'generation_config.json must be JSON, got: .*; copy'
+  with pytest.raises(ValueError, match=message):
+    model_folder.read_eos_ids(tmp_path, {})
+
+
+def test_an_export_that_cannot_be_made_writes_nothing(tmp_path, capsys):
+  source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
+  reference_models.write_reference(source, 'mistral')
+  _convert(capsys, 'hf-to-pax', source, job)
+  other, _ = reference_models.write_reference(tmp_path / 'other', 'gpt2')
+  error = _fail(capsys, 'pax-to-hf', job, output, f'--config={other}')
+  assert 'use the config.json of the model' in error
+  assert not output.exists()
 
 
 _PEAK = """

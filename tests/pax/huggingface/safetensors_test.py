@@ -92,6 +92,11 @@ def test_says_what_is_wrong_with_the_files(tmp_path):
   _write(file, b'{"x": 3}')
   with pytest.raises(ValueError, match='is damaged'):
     read()
+  _write(file, b'{"\xff": 3}')
+  with pytest.raises(
+    ValueError, match=r'model.safetensors is damaged \(.*utf-8'
+  ):
+    read()
   file.write_bytes(b'\xff' * 100)
   with pytest.raises(ValueError, match='complete header'):
     read()

@@ -55,6 +55,19 @@ def test_another_vocabulary_is_refused(tmp_path):
   vocabulary_record.check([tmp_path], [make(tokens='old'), make(other='new')])
 
 
+def test_a_vocabulary_without_a_file_is_not_set_by_one(tmp_path, monkeypatch):
+  record(tmp_path, tokens='old')
+  file = tmp_path / vocabulary_record.FILE
+  monkeypatch.setattr(vocabulary_record, '_checksum', lambda _: '')
+  content = json.loads(file.read_text()) | {'sha256': ''}
+  content['vocabularies']['tokens']['source'] = 'ByteTokenizer'
+  file.write_text(json.dumps(content))
+  with pytest.raises(
+    REFUSED, match=r'Use the old one or train in another --jo'
+  ):
+    vocabulary_record.check([tmp_path], [make(tokens='new')])
+
+
 def test_a_job_without_checkpoints_may_change_its_vocabulary(tmp_path):
   record(tmp_path, tokens='old')
   record(tmp_path, has_checkpoints=False, tokens='new')

@@ -83,12 +83,30 @@ def test_a_file_that_others_can_write_is_refused(tmp_path):
     ('set: {NUM_LAYERS: 2}', 'must have the key exp'),
     ('exp: A\nNUM_LAYERS: 2', 'got also NUM_LAYERS; move'),
     ('exp: A\nset: 3', 'set must be a table, got 3'),
-    ('exp: [', 'a.yaml: '),
+    ('exp: A\nset: [', r'must be YAML, got an error in line 2, column 7: .*;'),
+    ('exp: *b', "in line 1, column 6: found undefined alias 'b'; correct"),
+    ('exp: A\n\tset: 3', 'in line 2, column 1: found character'),
+    ('exp: A\n---\nexp: B', 'in line 2, column 1: but found another document'),
+    ('exp: "\x01"', 'got an error at character 7: special'),
+    (
+      'exp: A\nset: {B: 1, C: 2, B: 3}',
+      'a.yaml: line 2 repeats the key B; correct',
+    ),
   ],
 )
 def test_errors_name_the_file(tmp_path, text, message):
   path = tmp_path / 'a.yaml'
   if text is not None:
     path.write_text(text)
+  with pytest.raises(command_line.UsageError, match=message) as error:
+    options.parse(['pax', f'--exp={path}'])
+  assert str(error.value).startswith(f'--exp={path}: ')
+  assert '\n' not in str(error.value)
+
+
+def test_an_error_in_toml_names_its_place(tmp_path):
+  path = tmp_path / 'a.toml'
+  path.write_text('exp = A')
+  message = r'a.toml: the file must be TOML, got an error: .*line 1.*; correct'
   with pytest.raises(command_line.UsageError, match=message):
     options.parse(['pax', f'--exp={path}'])

@@ -29,6 +29,7 @@ class Experiment:
   NAME = 'x'
   MESH: list[int] | None = [1, 2, 1]
   SHAPE = (1, 2)
+  TEXTS = ('def', 'if')
   FILES: str | None = None
   ANYTHING = None
   COLOR = Color.RED
@@ -108,6 +109,7 @@ def test_the_experiment_itself_is_left_alone():
     ('ROWS', 'True', "ROWS wants a number, got 'True'"),
     ('DEEP', '2', "DEEP wants True or False, got '2'"),
     ('MESH', '{}x', r'MESH wants a list such as \[1,2,1\]'),
+    ('TEXTS', 'a b', r"TEXTS wants a list such as \['a','b'\], got 'a b'"),
     ('COLOR', 'GREEN', "COLOR wants one of RED, BLUE, got 'GREEN'"),
     ('DTYPE', 'float33', 'DTYPE wants a dtype such as bfloat16'),
     ('ACTIVATION_CLS', 'GELUX', "there is none called 'GELUX'"),
@@ -117,6 +119,20 @@ def test_a_wrong_constant(name, text, message):
   with pytest.raises(ValueError, match=message) as error:
     _set(**{name: text})
   assert f'--set {name}={text}' in str(error.value)
+
+
+@pytest.mark.parametrize('annotation', [float, float | None, 'float'])
+def test_annotations_are_evaluated_in_files_without_the_future_import(
+  annotation,
+):
+  body = {'RATE': 1, 'EMPTY': None}
+  annotations = dict.fromkeys(body, annotation)
+  cls = type('Evaluated', (), {**body, '__annotations__': annotations})
+  words = overrides.parse(['RATE=0.5', 'EMPTY=2'])
+  changed = overrides.set_constants(cls, words)
+  assert (changed.RATE, changed.EMPTY) == (0.5, 2.0)
+  with pytest.raises(ValueError, match="EMPTY wants a number, got 'x'"):
+    overrides.set_constants(cls, overrides.parse(['EMPTY=x']))
 
 
 def test_a_word_that_sets_nothing():

@@ -9,6 +9,7 @@ import math
 import pytest
 
 from pax.runner import overrides, run_config
+from pax.tasks.test import synthetic
 from praxis import base_input, pax_fiddle
 from tests.pax import tiny
 
@@ -84,3 +85,66 @@ def test_the_message_proposes_a_value():
   tree.task.train.save_max_to_keep = math.nan
   with pytest.raises(ValueError, match='got nan'):
     run_config.check_domains(tree)
+
+
+class Experiment(synthetic.SyntheticClassifier):
+  """Returns a task and inputs of the test."""
+
+  TASK = None
+  DATASETS = None
+
+  def task(self):
+    return self.TASK
+
+  def datasets(self):
+    return self.DATASETS
+
+
+_TASK = synthetic.SyntheticClassifier().task()
+_DATASETS = synthetic.SyntheticClassifier().datasets()
+
+
+@pytest.mark.parametrize(
+  ('task', 'datasets', 'message'),
+  [
+    (None, _DATASETS, r'\.task\(\) must return .*, got None; end task\(\)'),
+    (_TASK.Instantiate(), _DATASETS, 'got a SingleTask; .* do not instantiate'),
+    (_TASK, None, r'\.datasets\(\) must return a list .*, got None; end it'),
+    (
+      _TASK,
+      _DATASETS[0],
+      r'\.datasets\(\) must return a list .*, got a Config',
+    ),
+    (_TASK, [base_input.BaseInput], 'got a type; end it'),
+    (
+      _TASK,
+      [_DATASETS[0].Instantiate()],
+      'got a ClusteredPoints; .* do not instantiate',
+    ),
+  ],
+)
+def test_what_an_experiment_returns_is_checked(
+  task, datasets, message, monkeypatch
+):
+  monkeypatch.setattr(Experiment, 'TASK', task)
+  monkeypatch.setattr(Experiment, 'DATASETS', datasets)
+  with pytest.raises(ValueError, match=message) as error:
+    run_config.from_experiment(Experiment())
+  assert '\n' not in str(error.value)
+
+
+def test_inputs_may_be_generated(monkeypatch):
+  monkeypatch.setattr(Experiment, 'TASK', _TASK)
+  monkeypatch.setattr(Experiment, 'datasets', lambda self: iter(_DATASETS))
+  tree = run_config.from_experiment(Experiment())
+  assert [config.name for config in tree.eval_inputs] == ['held_out']
+
+
+@pytest.mark.parametrize('setting', ['task=None', 'task.train=None'])
+def test_a_task_without_its_configs_is_named(setting):
+  name = setting.partition('=')[0]
+  experiment = synthetic.SyntheticClassifier()
+  with pytest.raises(ValueError, match=f'^{name} must be .*, got None'):
+    run_config.from_experiment(
+      experiment, overrides.parse([setting])
+    ).task.Instantiate()

@@ -64,6 +64,19 @@ def test_the_page_holds_all_it_needs(tmp_path):
   assert '<td>25.0%</td>' in text
 
 
+def test_a_tag_that_no_job_has_is_a_warning(tmp_path, caplog):
+  words = ['plot', job(tmp_path / 'a'), '--tag=los', '--tag=MFU']
+  assert plot.main(words) == 0
+  message = '--tag=los: no job has values of it; there are loss'
+  assert [record.getMessage() for record in caplog.records] == [message]
+
+
+def test_an_output_in_a_bucket_is_refused(tmp_path):
+  words = ['plot', job(tmp_path / 'a'), '--output=gs://bucket/curves']
+  with pytest.raises(ValueError, match='--output=gs://bucket/curves is a URL'):
+    plot.main(words)
+
+
 def test_names_cannot_end_the_data(tmp_path):
   strange = curves.Job(name='</script><b>', panels={}, goodput=None)
   text = html_page.text([strange], smoothing=0.5)

@@ -100,6 +100,28 @@ def test_hlo_is_of_the_train_step(tell, tmp_path):
   assert 'stablehlo.dot_general' in text and 'train_step' in text
 
 
+@pytest.mark.parametrize(
+  'words',
+  [
+    ('graph', f'--exp={TEST}', '--output=gs://bucket/model.svg'),
+    ('codegen', f'--exp={TEST}', '--output=gs://bucket/config.py'),
+    ('prepare', __file__, 'gs://bucket/tokens'),
+  ],
+)
+def test_an_output_in_a_bucket_is_refused(words, capsys, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  error = fail(capsys, *words)
+  assert '=gs://bucket/' in error and 'is a URL, and only local' in error
+  assert not any(tmp_path.iterdir())
+
+
+def test_experiment_files_are_compared(tell, tmp_path):
+  file = tmp_path / 'test.yaml'
+  file.write_text(f'exp: {TEST}\nset: {{task.train.num_train_steps: 7}}')
+  shown = tell('diff_configs', TEST, str(file))
+  assert re.fullmatch(r' *task.train.num_train_steps : .* -> 7.0\n', shown)
+
+
 def test_wrong_words(capsys):
   assert 'must be one of params' in fail(
     capsys, 'model_analysis', f'--exp={TEST}', '--usage=speed'

@@ -49,6 +49,7 @@ def test_shares_are_rounded_to_the_block():
     ([1, 1], [1, -1], 'must be positive'),
     ([1, 1], [1, float('nan')], 'must be positive'),
     ([1, 1], [1, float('inf')], 'must be finite'),
+    ([1, 1], [1, 'x'], "weights must be numbers, got 'x'"),
     ([1, 0], [1, 1], r'must have records, got sizes \[1, 0\]'),
     ([1, 1], [1, 1e-6], 'at least 1/8192, got 1e-06'),
   ],

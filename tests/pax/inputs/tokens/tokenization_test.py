@@ -127,6 +127,34 @@ def test_corrupt_records_are_counted_up_to_the_limit(tmp_path, small_parts):
   ]
 
 
+@pytest.mark.parametrize('text', [None, '{', '[]', '{}'])
+def test_an_output_without_its_record_is_refused(tmp_path, text):
+  path = write_lines(tmp_path / 'x.jsonl', TEXTS)
+  output = str(tmp_path / 'out')
+  tokenization.tokenize_files(job_of(path), output)
+  record = tmp_path / 'out.json'
+  record.unlink()
+  if text is not None:
+    record.write_text(text)
+    with pytest.raises(
+      ValueError, match='out.json .* a damaged one .*; prepare'
+    ):
+      token_arrays.open_array(tmp_path / 'out.bin')
+  with pytest.raises(
+    ValueError, match='out.idx .*, or not by pax prepare; del'
+  ):
+    tokenization.tokenize_files(job_of(path), output)
+
+
+def test_parts_with_a_damaged_record_are_made_again(tmp_path):
+  path = write_lines(tmp_path / 'x.jsonl', TEXTS)
+  parts = tmp_path / 'out.parts'
+  parts.mkdir()
+  (parts / 'source.json').write_text('{')
+  tokenization.tokenize_files(job_of(path), str(tmp_path / 'out'))
+  assert texts_of(tmp_path / 'out') == TEXTS and not parts.exists()
+
+
 def test_errors(tmp_path):
   (tmp_path / 'x.jsonl').touch()
   with pytest.raises(ValueError, match='x.jsonl.*have no documents'):
