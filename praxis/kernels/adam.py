@@ -180,6 +180,9 @@ def _partitioned(spec: Spec, ndim: int, row_ndim: int) -> Callable[..., Update]:
   partitioned = custom_partitioning(local)
   partitioned.def_partition(
     partition=partition,
+    infer_sharding_from_operands=lambda mesh, args, out: (
+      (args[0].sharding,) * 3
+    ),
     sharding_rule=f'{operands} -> {", ".join((like,) * 3)}',
   )
   return partitioned

@@ -95,10 +95,10 @@ def adam_transform(
       run = adam.update if adam.is_fast(g, m, v) else adam.reference
       return run(g, m, v, b1, b2, spec)
 
-    steps, m, v = jax.tree.transpose(
-      jax.tree.structure(grads),
-      jax.tree.structure((0, 0, 0)),
-      jax.tree.map(update_one, grads, state.m, state.v),
+    results = jax.tree.map(update_one, grads, state.m, state.v)
+    steps, m, v = (
+      jax.tree.map(lambda _, result, i=i: result[i], grads, results)
+      for i in range(3)
     )
     lr = learning_rate_fn(state.count)
     updates = _clip_decay_scale(steps, params, hyperparams, lr)

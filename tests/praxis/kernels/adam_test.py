@@ -233,6 +233,11 @@ def test_optimizer_is_optax_adam():
   )
 
 
+def test_optimizer_of_no_variables():
+  tx = _transform()
+  assert tx.update({}, tx.init({}), {})[0] == {}
+
+
 def test_two_runs_have_the_same_bits():
   first, second = _train(_transform()), _train(_transform())
   jax.tree.map(np.testing.assert_array_equal, first, second)
@@ -282,6 +287,12 @@ def test_optimizer_has_a_kernel_inside_shard_map():
     got,
     want,
   )
+
+
+def test_one_device_needs_no_callback_at_compile_time():
+  # Its address would be in the key of the persistent compilation cache.
+  text = _jit(adam.update).lower(*_operands(8), *_BETAS).as_text()
+  assert adam.KERNEL in text and 'CustomSPMDPartitioning' not in text
 
 
 def test_other_platforms_have_no_kernel():
