@@ -2,7 +2,7 @@
 """Time of Adam's update by the native kernel, relative to XLA's and optax's.
 
     python -m benchmarks.adam --rounds=31
-    python -m benchmarks.adam --step --rounds=31
+    python -m benchmarks.adam --step --tokens=128 --rounds=31
 
 A round runs every program once. `ratio` is the median over rounds of the time
 relative to XLA's lowering of the same update, `cpu_ratio` that of the CPU time
@@ -27,7 +27,7 @@ import optax
 
 from benchmarks import measure, step_time
 from praxis import optimizers
-from praxis.kernels import adam
+from praxis.kernels import adam, native
 
 # Elements of a variable, and variables.
 _SIZES = (
@@ -46,7 +46,7 @@ _PLACES = ('plain', 'conditional')
 def main() -> None:
   args = _parser().parse_args()
   if args.step:
-    measure.report('adam', _measure_step(args.rounds))
+    measure.report('adam', _measure_step(args.tokens, args.rounds))
     return
   settings = itertools.product(_SIZES, args.clip_thresholds, args.places)
   for (elements, variables), clip_threshold, place in settings:
@@ -63,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     '--clip_thresholds', type=float, nargs='+', default=(1.0, 0.0)
   )
   parser.add_argument('--step', action='store_true')
+  parser.add_argument('--tokens', type=int, default=2048, help='of a step')
   return parser
 
 
@@ -88,18 +89,19 @@ def _measure(
   runs = {name: program.run for name, program in programs.items()}
   measure.alternate(runs, 2)
   times = measure.alternate(runs, rounds)
-  native, xla, theirs_times = (times[name] for name in runs)
+  ours_times, xla, theirs_times = (times[name] for name in runs)
   return dict(
     elements=shape[1],
     variables=shape[0],
     clip_threshold=clip_threshold,
     place=place,
-    ratio=measure.ratio(native.wall, xla.wall),
-    cpu_ratio=measure.ratio(native.cpu, xla.cpu),
-    optax_ratio=measure.ratio(native.wall, theirs_times.wall),
-    optax_cpu_ratio=measure.ratio(native.cpu, theirs_times.cpu),
+    isa=native.cpu_isa(),
+    ratio=measure.ratio(ours_times.wall, xla.wall),
+    cpu_ratio=measure.ratio(ours_times.cpu, xla.cpu),
+    optax_ratio=measure.ratio(ours_times.wall, theirs_times.wall),
+    optax_cpu_ratio=measure.ratio(ours_times.cpu, theirs_times.cpu),
     temp_bytes={name: program.temp_bytes for name, program in programs.items()},
-    **measure.summary(native.wall),
+    **measure.summary(ours_times.wall),
   )
 
 
@@ -154,14 +156,16 @@ def _step(
   )
 
 
-def _measure_step(rounds: int) -> dict[str, object]:
+def _measure_step(tokens: int, rounds: int) -> dict[str, object]:
+  length = min(tokens, 256)
   with _kernel(False):
-    xla = step_time.PaxStep('spmd', 256)
+    xla = step_time.PaxStep('spmd', length, tokens)
     losses = [xla.step() for _ in range(3)]
-  native = step_time.PaxStep('spmd', 256)
+  native = step_time.PaxStep('spmd', length, tokens)
   difference = max(abs(native.step() / loss - 1) for loss in losses)
   times = measure.alternate({'native': native.step, 'xla': xla.step}, rounds)
   return dict(
+    tokens=tokens,
     ratio=measure.ratio(times['native'].wall, times['xla'].wall),
     cpu_ratio=measure.ratio(times['native'].cpu, times['xla'].cpu),
     difference_of_losses=difference,

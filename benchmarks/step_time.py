@@ -86,7 +86,7 @@ def main() -> None:
 class PaxStep:
   """The compiled step of the experiment."""
 
-  def __init__(self, mode: str, length: int):
+  def __init__(self, mode: str, length: int, tokens: int = _TOKENS):
     import jax
 
     from benchmarks import experiments
@@ -98,7 +98,7 @@ class PaxStep:
       'pmap': experiments.Lm4x256,
     }[mode]()
     experiment.MAX_SEQ_LEN = length
-    experiment.GLOBAL_BATCH_SIZE = max(jax.device_count(), _TOKENS // length)
+    experiment.GLOBAL_BATCH_SIZE = max(jax.device_count(), tokens // length)
     task_p = experiment.task()
     self.optimizer_p = task_p.train.learner.optimizer
     # A short warm-up, so that the compared losses change.
