@@ -29,7 +29,7 @@ from benchmarks import measure, step_time
 from praxis import optimizers
 from praxis.kernels import adam, native
 
-# Elements of a variable, and variables.
+# Elements of a variable, and the number of variables.
 _SIZES = (
   (2**12, 32),
   (2**14, 32),

@@ -22,9 +22,9 @@ void RunAdam(const AdamUpdate& args, const Parallel& parallel) {
     const int64_t begin = task % parts * kElements;
     const int64_t at = row * args.size + begin;
     ops.adam({std::min(kElements, args.size - begin), args.beta1[row],
-              args.beta2[row], args.epsilon, args.epsilon_root,
-              args.inf_to_nan, args.gradient + at, args.m + at, args.v + at,
-              args.step + at, args.m_out + at, args.v_out + at});
+              args.beta2[row], args.epsilon, args.epsilon_root, args.inf_to_nan,
+              args.gradient + at, args.m + at, args.v + at, args.step + at,
+              args.m_out + at, args.v_out + at});
   };
   parallel.run(args.rows * parts, part);
 }

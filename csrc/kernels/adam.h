@@ -9,8 +9,8 @@
 
 namespace pax {
 
-// Arrays have `rows` rows of `size` floats. Results may be in place of operands:
-// step of gradient, m_out of m, v_out of v.
+// Arrays have `rows` rows of `size` floats. Results may be in place of
+// operands: step of gradient, m_out of m, v_out of v.
 struct AdamUpdate {
   int64_t rows;
   int64_t size;

@@ -13,8 +13,7 @@ struct AdamVecs {
 
 PAX_INLINE AdamVecs AdamVec(const AdamArgs& args, Vec g, Vec m, Vec v) {
   if (args.inf_to_nan) {
-    const auto is_infinite =
-        (g == Splat(kInfinity)) | (g == Splat(-kInfinity));
+    const auto is_infinite = (g == Splat(kInfinity)) | (g == Splat(-kInfinity));
     g = is_infinite ? Splat(__builtin_nanf("")) : g;
   }
   m = args.beta1 * m + (1.0f - args.beta1) * g;
@@ -25,9 +24,8 @@ PAX_INLINE AdamVecs AdamVec(const AdamArgs& args, Vec g, Vec m, Vec v) {
 void Adam(const AdamArgs& args) {
   int64_t i = 0;
   for (; i + kLanes <= args.size; i += kLanes) {
-    const AdamVecs out =
-        AdamVec(args, Load<Vec>(args.gradient + i), Load<Vec>(args.m + i),
-                Load<Vec>(args.v + i));
+    const AdamVecs out = AdamVec(args, Load<Vec>(args.gradient + i),
+                                 Load<Vec>(args.m + i), Load<Vec>(args.v + i));
     Store(args.step + i, out.step);
     Store(args.m_out + i, out.m);
     Store(args.v_out + i, out.v);

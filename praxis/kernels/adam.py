@@ -26,7 +26,7 @@ from praxis.kernels import native
 
 KERNEL = 'pax_adam'
 
-# Where the kernel measures at least 1.2 times as fast as XLA
+# Where the kernel measures at least 1.2 times as fast as XLA in a learner
 # (benchmarks/adam.py).
 _MIN_ELEMENTS = 2**16
 _FAST_ISAS = ('avx512', 'avx2')
