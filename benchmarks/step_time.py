@@ -31,7 +31,7 @@ def main() -> None:
   )
   args = parser.parse_args()
   measure.on_cpu_devices(args.devices)
-  ours = _Ours(args.mode, args.length)
+  ours = PaxStep(args.mode, args.length)
   baselines = {str(b.style): b for b in _baselines(ours)}
   losses = [ours.step() for _ in range(_CHECKED)]
   for name, baseline in baselines.items():
@@ -83,10 +83,10 @@ def main() -> None:
   )
 
 
-class _Ours:
+class PaxStep:
   """The compiled step of the experiment."""
 
-  def __init__(self, mode: str, length: int):
+  def __init__(self, mode: str, length: int, tokens: int = _TOKENS):
     import jax
 
     from benchmarks import experiments
@@ -98,7 +98,7 @@ class _Ours:
       'pmap': experiments.Lm4x256,
     }[mode]()
     experiment.MAX_SEQ_LEN = length
-    experiment.GLOBAL_BATCH_SIZE = max(jax.device_count(), _TOKENS // length)
+    experiment.GLOBAL_BATCH_SIZE = max(jax.device_count(), tokens // length)
     task_p = experiment.task()
     self.optimizer_p = task_p.train.learner.optimizer
     # A short warm-up, so that the compared losses change.
@@ -152,7 +152,7 @@ class _Ours:
 class _Baseline:
   """The hand-written step in one style, with the same placement."""
 
-  def __init__(self, style: Any, params: Any, ours: _Ours):
+  def __init__(self, style: Any, params: Any, ours: PaxStep):
     import jax
     import optax
 
@@ -200,7 +200,7 @@ class _Baseline:
     return float(loss)
 
 
-def _baselines(ours: _Ours) -> list[_Baseline]:
+def _baselines(ours: PaxStep) -> list[_Baseline]:
   from benchmarks import baseline_lm
 
   params = baseline_lm.params_of(ours.state.mdl_vars)

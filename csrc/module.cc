@@ -2,6 +2,7 @@
 // The Python extension: every kernel's XLA FFI handler, by platform and name.
 #include <nanobind/nanobind.h>
 
+#include "csrc/ffi/adam_ffi.h"
 #include "csrc/ffi/attention_ffi.h"
 #include "csrc/ffi/integer_matmul_ffi.h"
 #include "csrc/ffi/softmax_xent_ffi.h"
@@ -22,6 +23,7 @@ nb::capsule Encapsulate(XLA_FFI_Handler* handler) {
 // Maps 'platform:name' to the handler.
 nb::dict Registrations() {
   nb::dict handlers;
+  handlers["cpu:pax_adam"] = Encapsulate(pax::AdamHandler);
   handlers["cpu:pax_attention"] = Encapsulate(pax::AttentionHandler);
   handlers["cpu:pax_attention_gradient"] =
       Encapsulate(pax::AttentionGradientHandler);

@@ -190,6 +190,22 @@ struct IntegerMatmulArgs {
   int64_t begin;
 };
 
+// The moments and steps of Adam (adam.h) of consecutive elements.
+struct AdamArgs {
+  int64_t size;
+  float beta1;
+  float beta2;
+  float epsilon;
+  float epsilon_root;
+  bool inf_to_nan;
+  const float* gradient;
+  const float* m;
+  const float* v;
+  float* step;
+  float* m_out;
+  float* v_out;
+};
+
 // The functions of one instruction set for one input type.
 struct TileOps {
   const char* name;
@@ -205,6 +221,7 @@ struct TileOps {
   void (*attention_softmax)(const AttentionSoftmaxArgs&);
   void (*attention_gradient)(const AttentionGradientArgs&);
   void (*integer_matmul)(const IntegerMatmulArgs&);
+  void (*adam)(const AdamArgs&);
 };
 
 // The fastest instruction set of this processor. The environment variable

@@ -39,6 +39,7 @@ PAX_PUSH(PAX_TARGET)
 // clang-format off: vectors, and then the matmul, are what the others need.
 #include "csrc/kernels/vectors_impl.h"
 #include "csrc/kernels/matmul_impl.h"
+#include "csrc/kernels/adam_impl.h"
 #include "csrc/kernels/attention_impl.h"
 #include "csrc/kernels/integer_matmul_impl.h"
 #include "csrc/kernels/softmax_xent_impl.h"
@@ -59,7 +60,8 @@ constexpr TileOps MakeTileOps(const char* name, Dtype packed) {
           Gradient<Packed>,
           AttentionSoftmax,
           AttentionGradient,
-          IntegerMatmul<In>};
+          IntegerMatmul<In>,
+          Adam};
 }
 
 }  // namespace

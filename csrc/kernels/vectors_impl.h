@@ -42,6 +42,20 @@ PAX_INLINE IntVec Iota() {
   return v;
 }
 
+PAX_INLINE Vec Sqrt(Vec x) {
+#if !defined(__x86_64__)
+  for (int i = 0; i < kLanes; ++i) x[i] = __builtin_sqrtf(x[i]);
+  return x;
+#elif PAX_VECTOR_BYTES == 64
+  // GCC 12 warns of the unmasked one's undefined operand.
+  return (Vec)_mm512_maskz_sqrt_ps(0xffff, (__m512)x);
+#elif PAX_VECTOR_BYTES == 32
+  return (Vec)_mm256_sqrt_ps((__m256)x);
+#else
+  return (Vec)_mm_sqrt_ps((__m128)x);
+#endif
+}
+
 // e^x to 2 ulp for x <= 88; below -87 it returns e^-87. NaN stays NaN.
 PAX_INLINE Vec Exp(Vec argument) {
   const Vec x = argument < Splat(-87.0f) ? Splat(-87.0f) : argument;

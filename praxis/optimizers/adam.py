@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from praxis import pax_fiddle, value_domains
+from praxis.kernels import adam
 from praxis.nested_map import NestedMap
 from praxis.optimizers import base_optimizer, sharded_transforms, update_math
 from praxis.pytypes import JTensor, Nested
@@ -72,6 +73,12 @@ def adam_transform(
     Shazeer and Stern, section 7.1, https://arxiv.org/abs/1804.04235 (decay)
   """
 
+  spec = adam.Spec(
+    epsilon=hyperparams.epsilon,
+    epsilon_root=hyperparams.epsilon_root,
+    inf_to_nan=hyperparams.maybe_inf_to_nan,
+  )
+
   def init(params: Nested[JTensor]) -> sharded_transforms.State:
     m, v = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
     return NestedMap(count=jnp.zeros([], jnp.int32), m=m, v=v)
@@ -81,19 +88,17 @@ def adam_transform(
     state: sharded_transforms.State,
     params: Nested[JTensor] | None = None,
   ) -> tuple[Nested[JTensor], sharded_transforms.State]:
-    if hyperparams.maybe_inf_to_nan:
-      grads = jax.tree.map(update_math.inf_to_nan, grads)
     b1 = update_math.bias_corrected_decay(hyperparams.beta1, state.count)
     b2 = update_math.bias_corrected_decay(hyperparams.beta2, state.count)
-    m = jax.tree.map(lambda m, g: _decay(m, g, b1), state.m, grads)
-    v = jax.tree.map(lambda v, g: _decay(v, g * g, b2), state.v, grads)
 
-    steps = jax.tree.map(
-      lambda m, v: (
-        m / (jnp.sqrt(v + hyperparams.epsilon_root) + hyperparams.epsilon)
-      ),
-      m,
-      v,
+    def update_one(g: JTensor, m: JTensor, v: JTensor) -> adam.Update:
+      run = adam.update if adam.is_fast(g, m, v) else adam.reference
+      return run(g, m, v, b1, b2, spec)
+
+    results = jax.tree.map(update_one, grads, state.m, state.v)
+    steps, m, v = (
+      jax.tree.map(lambda _, result, i=i: result[i], grads, results)
+      for i in range(3)
     )
     lr = learning_rate_fn(state.count)
     updates = _clip_decay_scale(steps, params, hyperparams, lr)
@@ -196,7 +201,3 @@ def _clip_decay_scale(
     return -lr.astype(u.dtype) * u
 
   return jax.tree.map(finish, updates, updates if params is None else params)
-
-
-def _decay(average: JTensor, new: JTensor, decay: JTensor) -> JTensor:
-  return (decay * average + (1.0 - decay) * new).astype(average.dtype)

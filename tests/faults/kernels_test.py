@@ -55,6 +55,7 @@ int main() {
 def kernels(tmp_path_factory):
   """Returns the object files of the kernels for the flags of a sanitizer."""
   sources = [
+    ROOT / 'csrc/kernels/adam.cc',
     ROOT / 'csrc/kernels/attention.cc',
     ROOT / 'csrc/kernels/integer_matmul.cc',
     ROOT / 'csrc/kernels/softmax_xent.cc',
@@ -93,6 +94,8 @@ def _run(
 @pytest.mark.parametrize(
   'driver, sanitizer',
   [
+    ('adam_test', MEMORY),
+    ('adam_test', THREADS),
     ('attention_hostile_test', MEMORY),
     ('attention_test', MEMORY),
     ('attention_test', THREADS),
