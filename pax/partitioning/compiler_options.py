@@ -23,6 +23,9 @@ _DEFAULTS: Options = {
     # On a 3D torus XLA otherwise gathers by an all-reduce of padded shards,
     # which sends twice the bytes and cannot overlap with matmuls.
     'xla_tpu_prefer_async_allgather_to_allreduce': True,
+    # Gradients are reduce-scattered where XLA, for the layout of some shards,
+    # otherwise reduces all of them on every device and takes a slice.
+    'xla_tpu_relayout_group_size_threshold_for_reduce_scatter': 1,
     # By default XLA decomposes matmuls of gathered activations into loops of
     # smaller matmuls and permutes, which take longer than the gather saves
     # (docs/aot.md). A threshold above any array leaves the matmuls whole.
