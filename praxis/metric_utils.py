@@ -25,7 +25,7 @@ def top_k_accuracy(
     weights: weights of the examples, 1 by default; a sum below 1 counts as 1.
 
   Raises:
-    ValueError: neither label_ids nor label_probs are given.
+    ValueError: neither label_ids nor label_probs is given.
   """
   if label_ids is None:
     if label_probs is None:

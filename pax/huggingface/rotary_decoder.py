@@ -7,7 +7,8 @@ Llama, Mistral, Qwen and Gemma differ in the fields of `RotaryDecoder` only.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -77,6 +78,10 @@ class RotaryDecoder:
   has_offset_norms: bool = False
   # Whether the outputs of attention and feed-forward layers are normalized.
   has_output_norms: bool = False
+
+  def __post_init__(self) -> None:
+    # Before weights are read.
+    rotary_embedding(self.rope)
 
   def model(self) -> LayerTpl:
     """Returns the Config of the LanguageModel."""
@@ -287,11 +292,12 @@ def rotary_embedding(rope: Mapping[str, Any]) -> LayerTpl:
   """Returns the Config of the rotary embedding of `rope_parameters`.
 
   Raises:
-    ValueError: The scaling is not supported, or lacks a number.
+    ValueError: A setting is not supported, or a number is missing.
   """
 
-  def number(name: str) -> float:
+  def number(name: str, default: float | None = None) -> float:
     value = rope.get(name)
+    value = default if value is None else value
     if not isinstance(value, int | float):
       raise ValueError(
         f'{name} of the rotary embedding in config.json must be a number, got'
@@ -299,6 +305,11 @@ def rotary_embedding(rope: Mapping[str, Any]) -> LayerTpl:
       )
     return float(value)
 
+  if rope.get('partial_rotary_factor', 1.0) != 1.0:
+    raise ValueError(
+      'partial_rotary_factor in config.json must be 1, got'
+      f' {rope["partial_rotary_factor"]}; the layer rotates all channels'
+    )
   rotary = Config(
     embedding_softmax.RotaryPositionalEmbedding,
     max_timescale=int(number('rope_theta')),
@@ -316,9 +327,33 @@ def rotary_embedding(rope: Mapping[str, Any]) -> LayerTpl:
       high_freq_factor=number('high_freq_factor'),
       original_max_position=int(number('original_max_position_embeddings')),
     )
+  elif kind == 'yarn':
+    rotary.scaling_tpl = Config(
+      rotary_scaling.YarnRotaryScaling,
+      factor=number('factor'),
+      original_max_position=int(number('original_max_position_embeddings')),
+      beta_fast=number('beta_fast', 32),
+      beta_slow=number('beta_slow', 1),
+      truncate=rope.get('truncate', True),
+      attention_factor=_yarn_attention_factor(rope, number),
+    )
   elif kind != 'default':
     raise ValueError(
-      "rope_type in config.json must be 'default', 'linear' or 'llama3', got"
-      f' {kind!r}; only these scalings have a layer in praxis'
+      "rope_type in config.json must be 'default', 'linear', 'llama3' or"
+      f" 'yarn', got {kind!r}; only these scalings have a layer in praxis"
     )
   return rotary
+
+
+def _yarn_attention_factor(
+  rope: Mapping[str, Any], number: Callable[[str], float]
+) -> float | None:
+  """Returns the factor that the settings of YaRN have; None: by its paper."""
+  if rope.get('attention_factor') is not None:
+    return number('attention_factor')
+  names = ('mscale', 'mscale_all_dim')
+  if not all(map(rope.get, names)):
+    return None
+  growth = 0.1 * math.log(max(number('factor'), 1.0))
+  of_rotated, of_all = (1 + growth * number(name) for name in names)
+  return of_rotated / of_all

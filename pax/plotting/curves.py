@@ -56,6 +56,7 @@ PANELS = (
   ),
   Panel(title='MFU', tags=(tags.MFU,), percent=True),
   Panel(title='Tokens per second', tags=(tags.TOKENS_PER_SEC,)),
+  Panel(title='Examples per second', tags=(tags.EXAMPLES_PER_SEC,)),
 )
 
 

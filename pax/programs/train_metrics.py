@@ -275,14 +275,25 @@ def _create_status_log(
   return summaries.StatusLog(int(train.num_train_steps))
 
 
+# By the unit of `Throughput`.
+_SPEED_TAGS = {
+  'tokens': summaries.tags.TOKENS_PER_SEC,
+  'examples': summaries.tags.EXAMPLES_PER_SEC,
+}
+
+
 class _Speed:
-  """Steps and tokens per second, and model FLOPs utilization."""
+  """Steps and tokens or examples per second, and model FLOPs utilization."""
 
   def __init__(self, partitioner: partitioning.Partitioner):
     batch_size, seq_len = _batch_shape(partitioner.input_spec)
-    self._throughput = summaries.Throughput(batch_size * seq_len)
+    self._throughput = summaries.Throughput(
+      batch_size * (seq_len or 1), 'tokens' if seq_len else 'examples'
+    )
     self._flops = summaries.mfu.model_flops(
-      partitioner.var_weight_hparams, batch_size=batch_size, seq_len=seq_len
+      partitioner.var_weight_hparams,
+      batch_size=batch_size,
+      seq_len=seq_len or 1,
     )
     self._devices = partitioner.devices
     # None before `measure_peak`.
@@ -315,17 +326,17 @@ class _Speed:
       return {}
     scalars = {
       summaries.tags.STEPS_PER_SEC: self.rate.steps_per_sec,
-      summaries.tags.TOKENS_PER_SEC: self.rate.tokens_per_sec,
+      _SPEED_TAGS[self.rate.unit]: self.rate.units_per_sec,
     }
     return (
       scalars if self.mfu is None else scalars | {summaries.tags.MFU: self.mfu}
     )
 
 
-def _batch_shape(input_spec: Batch) -> tuple[int, int]:
-  """Returns (batch size, sequence length), the latter 1 without sequences."""
+def _batch_shape(input_spec: Batch) -> tuple[int, int | None]:
+  """Returns (batch size, sequence length); the latter may not exist."""
   ids = input_spec.get('ids')
   if ids is not None and len(ids.shape) == 2:
     return ids.shape
   leaf = next(iter(input_spec.Flatten()))
-  return leaf.shape[0], 1
+  return leaf.shape[0], None

@@ -29,7 +29,7 @@ def text(error: BaseException) -> str:
   """Returns the message of an error: where it was raised, what is wrong.
 
   The type is left out of ValueErrors and of errors of the operating system,
-  whose messages are for users.
+  whose messages are for users. A failed import has the line that imports.
   """
   message = str(error)
   is_for_users = isinstance(error, ValueError) or (
@@ -37,6 +37,9 @@ def text(error: BaseException) -> str:
   )
   if not is_for_users:
     message = f'{type(error).__name__}: {message}'
+  if isinstance(error, ImportError) and error.__traceback__:
+    importer = traceback.extract_tb(error.__traceback__)[-1]
+    message = f'{message}, in {importer.filename}, line {importer.lineno}'
   message = f'{_location(error)}{message}'
   lines = [line.rstrip() for line in message.splitlines() if line.strip()]
   shown = '\n'.join(lines[:_MAX_LINES])

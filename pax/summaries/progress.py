@@ -195,7 +195,8 @@ def line_parts(
   parts += [Part(text, 0, 'bold cyan') for text in shown[:1]]
   if rate is not None:
     parts.append(Part(f'{rate.steps_per_sec:.2f} steps/s', 6))
-    parts.append(Part(f'{short_number(rate.tokens_per_sec)} tokens/s', 2))
+    speed = f'{short_number(rate.units_per_sec)} {rate.unit}/s'
+    parts.append(Part(speed, 2))
   if mfu is not None:
     parts.append(Part(f'MFU {100 * mfu:.1f}%', 3))
   if input_wait is not None:

@@ -13,6 +13,8 @@ from praxis import base_layer
 LOSS = 'loss'
 STEPS_PER_SEC = 'Steps/sec'
 TOKENS_PER_SEC = 'Tokens/sec'
+# Of models without sequences.
+EXAMPLES_PER_SEC = 'Examples/sec'
 MFU = 'MFU'
 NUM_PARAMS = 'num_params'
 DP_EPSILON = 'dp_metrics/epsilon'

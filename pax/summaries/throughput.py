@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps and tokens per second of training, without pauses."""
+"""Steps, and tokens or examples, per second of training, without pauses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ class Rate:
   """Speed between two measurements."""
 
   steps_per_sec: float
-  tokens_per_sec: float
+  # Tokens or examples.
+  unit: str
+  units_per_sec: float
 
 
 class Throughput:
@@ -22,16 +24,19 @@ class Throughput:
 
   def __init__(
     self,
-    tokens_per_step: int,
+    units_per_step: int,
+    unit: str,
     clock: Callable[[], float] = time.perf_counter,
   ):
     """Does not start the clock; the first `measure` does.
 
     Args:
-      tokens_per_step: Tokens of the global batch, including padding.
+      units_per_step: Tokens, including padding, or examples of the global
+        batch.
+      unit: The plural of what is counted.
       clock: Returns seconds.
     """
-    self._tokens_per_step = tokens_per_step
+    self._units_per_step, self._unit = units_per_step, unit
     self._clock = clock
     self._last: tuple[int, float] | None = None
     self._paused = 0.0
@@ -48,7 +53,8 @@ class Throughput:
     steps_per_sec = (step - last[0]) / (now - last[1])
     return Rate(
       steps_per_sec=steps_per_sec,
-      tokens_per_sec=steps_per_sec * self._tokens_per_step,
+      unit=self._unit,
+      units_per_sec=steps_per_sec * self._units_per_step,
     )
 
   @contextlib.contextmanager

@@ -140,10 +140,11 @@ class MultiQueryDotProductAttention(attentions.DotProductAttention):
         'chunked_attn_num_seq_split must be at least 1, got '
         f'{self.chunked_attn_num_seq_split}; 1 computes all queries at once'
       )
-    if self.local_window_size is not None and min(self.local_window_size) < 0:
+    window = self.local_window_size
+    if window is not None and (len(window) != 2 or min(window) < 0):
       raise ValueError(
-        'local_window_size must be the numbers of positions before and after '
-        f'the current one, got {self.local_window_size}; 0 is none of them'
+        'local_window_size must be two numbers, of positions before and after '
+        f'the current one, got {window}; 0 is none of them'
       )
 
   def _input_projection(self, name: str) -> LayerTpl:

@@ -18,7 +18,7 @@ _IDENTITY = pathlib.Path('third_party/python/identity.py').absolute()
 
 
 def _facts(python: str | pathlib.Path) -> list[str]:
-  out = subprocess.check_output([python, _IDENTITY], text=True)
+  out = subprocess.check_output([python, '-I', '-S', _IDENTITY], text=True)
   return out.splitlines()
 
 

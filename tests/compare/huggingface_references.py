@@ -24,6 +24,7 @@ _REFERENCES = (
   'mistral',
   'qwen2',
   'qwen3',
+  'qwen3_yarn',
   'gemma',
   'gemma2',
   'gpt2',
@@ -60,6 +61,14 @@ _LLAMA_3_ROPE = {
   'high_freq_factor': 4.0,
   'original_max_position_embeddings': 16,
 }
+_YARN_ROPE = {
+  'rope_type': 'yarn',
+  'rope_theta': 100.0,
+  'factor': 4.0,
+  'beta_fast': 4.0,
+  'beta_slow': 0.25,
+  'original_max_position_embeddings': 16,
+}
 # Model type and settings.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
   'llama2': ('llama', {}),
@@ -89,6 +98,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
   ),
   'qwen3': ('qwen3', dict(num_key_value_heads=2, head_dim=12)),
+  'qwen3_yarn': (
+    'qwen3',
+    dict(num_key_value_heads=2, head_dim=12, rope_parameters=_YARN_ROPE),
+  ),
   'gemma': ('gemma', dict(num_key_value_heads=1, head_dim=12)),
   'gemma2': (
     'gemma2',

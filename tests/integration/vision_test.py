@@ -54,6 +54,9 @@ def test_digits_are_learned(mnist):
   losses = list(binary.losses(mnist).values())
   assert losses[0] == pytest.approx(math.log(10), rel=0.1)
   assert np.mean(losses[-3:]) < 0.7 * losses[0]
+  train = [r for r in binary.records(mnist) if r['split'] == 'train']
+  speeds = {tag for record in train for tag in record if tag.endswith('/sec')}
+  assert speeds == {'Steps/sec', 'Examples/sec'}
   [held_out] = _evaluations(mnist, 'test')
   assert held_out['Metrics/accuracy'] > 0.6
 

@@ -95,8 +95,11 @@ def test_without_a_launcher_who_is_left_ends_too(tmp_path, killed):
   ended = binary.wait(processes)
   left = ended[1 - killed]
   assert left.returncode
-  # The coordination service reports the loss, or a collective that fails first.
-  lost = 'most likely indicates that another task died|Connection reset by peer'
+  # Pax, the coordination service or a collective notices the loss first.
+  lost = (
+    f'process {killed} of 2 .* is gone|Connection reset by peer'
+    '|most likely indicates that another task died'
+  )
   assert re.search(lost, left.stderr), left.stderr
 
 

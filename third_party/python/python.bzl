@@ -49,7 +49,7 @@ def find_python(rctx):
 
 def _impl(rctx):
     python = find_python(rctx)
-    res = rctx.execute([python, rctx.path(rctx.attr._identity)])
+    res = rctx.execute([python, "-I", "-S", rctx.path(rctx.attr._identity)])
     if res.return_code:
         fail("cannot ask %s about itself: %s" % (python, res.stderr))
     exe, include, version, suffix, key = res.stdout.strip().split("\n")

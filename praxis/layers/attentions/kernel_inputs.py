@@ -70,11 +70,17 @@ class HeadAxes(NamedTuple):
     """Returns the axes of a split that the mesh has."""
     names = mesh.axis_names
     # -1 is no axis, nor is any index without a mesh.
-    axes = (
-      names[d : d + 1] if isinstance(d, int) else py_utils.mesh_axes(d)
-      for d in split or [None] * 4
-    )
-    return cls(*(tuple(n for n in dim if n in names) for dim in axes))
+
+    def axes(entry: pytypes.DimShardingAnnotation) -> tuple[str, ...]:
+      entries = (
+        (entry,) if isinstance(entry, int) else py_utils.mesh_axes(entry)
+      )
+      named = (
+        names[e : e + 1] if isinstance(e, int) else (e,) for e in entries
+      )
+      return tuple(n for (n,) in filter(None, named) if n in names)
+
+    return cls(*map(axes, split or [None] * 4))
 
   def query_spec(self) -> PartitionSpec:
     """Returns the sharding of the queries."""

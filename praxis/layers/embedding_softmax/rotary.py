@@ -71,6 +71,8 @@ class RotaryPositionalEmbedding(PositionalEmbedding):
     if self.scaling_tpl is not None:
       timescale = self.scaling(timescale)
     rotated = rotate(inputs, position, timescale)
+    if self.scaling_tpl is not None:
+      rotated = self.scaling.amplitude() * rotated
     return (
       rotated.astype(self.fprop_dtype) if self.cast_as_fprop_dtype else rotated
     )

@@ -43,9 +43,10 @@ class ExpertMeshAxes:
   ) -> ExpertMeshAxes:
     """Returns the axes of a layer's split-dims mappings.
 
-    Axes that do not divide their dimension, or have one device, are left out.
-    So are axes of H that shard G: their devices hold other tokens, whose
-    outputs cannot be added.
+    The `mesh_axes_transpose` of the JaxContext renames them. Axes that do not
+    divide their dimension, or have one device, are left out. So are axes of H
+    that shard G: their devices hold other tokens, whose outputs cannot be
+    added.
 
     Args:
       emh: mapping of the input projection.
@@ -56,8 +57,12 @@ class ExpertMeshAxes:
     has_mesh = mesh_axis_names and py_utils.global_mesh_defined()
     if not has_mesh or emh is None:
       return cls()
-    weight = base_layer.to_partition_spec(emh, mesh_axis_names)
-    tokens = base_layer.to_partition_spec(gsm, mesh_axis_names)
+    weight, tokens = (
+      base_layer.maybe_transpose_mesh_axes(
+        base_layer.to_partition_spec(mapping, mesh_axis_names)
+      )
+      for mapping in (emh, gsm)
+    )
     num_groups, num_experts, hidden = shape
     group = _effective_axes(tokens[0] if len(tokens) else None, num_groups)
     return cls(

@@ -259,12 +259,23 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
     collections: list[str],
     schedule: Schedule,
   ) -> Callable[..., Any]:
-    """Averages summaries and losses of a scan over its valid iterations."""
+    """Averages summaries and losses of a scan over its valid iterations.
+
+    Losses are added to those of earlier calls.
+    """
+    previous = {}
+
+    def clear(trees: Any) -> Any:
+      previous.update(trees.get(base_layer.AUX_LOSS, {}))
+      return {name: {} for name in trees}
 
     def average(trees: Any) -> Any:
       means = jax.tree.map(lambda x: _mean_by_layer(x, schedule), trees)
       if losses := means.get(base_layer.AUX_LOSS):
-        means[base_layer.AUX_LOSS] = jax.tree.map(jnp.sum, losses)
+        losses = jax.tree.map(jnp.sum, losses)
+        if previous:
+          losses = jax.tree.map(jnp.add, losses, previous)
+        means[base_layer.AUX_LOSS] = losses
       if summaries := means.get(base_layer.SUMMARIES):
         if not self._has_weights_per_repeat():
           summaries = jax.tree.map(lambda x: jnp.mean(x, axis=0), summaries)
@@ -276,7 +287,7 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
     return nn.map_variables(
       scan,
       collections,
-      trans_in_fn=lambda trees: {name: {} for name in trees},
+      trans_in_fn=clear,
       trans_out_fn=average,
       mutable=True,
     )

@@ -201,10 +201,15 @@ class StackedTransformer(transformer_stack.TransformerStack):
   ) -> Sequence[_Window]:
     """Returns the window of each layer."""
     windows = [window for window in size if not isinstance(window, int)]
-    if windows:
-      return windows
-    left, right = (n for n in size if isinstance(n, int))
-    return [(left, right)] * self.num_layers
+    pair = tuple(n for n in size if isinstance(n, int))
+    if len(pair) == 2 and not windows:
+      return [pair] * self.num_layers
+    if pair or len(windows) != self.num_layers:
+      raise ValueError(
+        'local_window_size must be one pair (left, right), or a pair for each '
+        f'of {self.num_layers} layers, got {size}'
+      )
+    return windows
 
   def _moe_tpl(self, template: LayerTpl) -> LayerTpl:
     moe = template.clone().set(
@@ -234,12 +239,7 @@ class StackedTransformer(transformer_stack.TransformerStack):
         f'moe_layer_tpl, got num_experts={self.num_experts}'
       )
     if self.local_window_size is not None:
-      num_windows = len(self._windows(self.local_window_size))
-      if num_windows != self.num_layers:
-        raise ValueError(
-          'local_window_size must be one pair (left, right), or a pair for '
-          f'each of {self.num_layers} layers, got {num_windows}'
-        )
+      self._windows(self.local_window_size)
     ngrammers = self.ngrammer_tpls
     if ngrammers is not None and len(ngrammers) != self.num_layers:
       raise ValueError(

@@ -77,4 +77,5 @@ CASES = {
   'RotaryPositionalEmbedding': _rotary(),
   'LinearRotaryScaling': _rotary(rotary_scaling.LinearRotaryScaling),
   'Llama3RotaryScaling': _rotary(rotary_scaling.Llama3RotaryScaling),
+  'YarnRotaryScaling': _rotary(rotary_scaling.YarnRotaryScaling),
 }

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pathlib
 import re
 import subprocess
@@ -236,6 +237,8 @@ def test_errors_name_the_next_step(tmp_path, capsys):
     ({'num_attention_heads': 0}, 'at least 1, got 0; use'),
     ({'vocab_size': 7}, r'must have shape \[7, 32\] .* of one model'),
     ({'rope_scaling': 'yarn'}, "must be an object, got 'yarn'; use"),
+    ({'rope_scaling': {'rope_type': 'longrope'}}, "got 'longrope'; only these"),
+    ({'rope_scaling': {'partial_rotary_factor': 0.5}}, 'must be 1, got 0.5'),
     (None, 'config.json must be a JSON object, got a list; copy'),
   ],
 )
@@ -252,13 +255,37 @@ def test_a_wrong_config_is_named_and_writes_nothing(
   assert not job.exists()
 
 
-@pytest.mark.parametrize('rope_type', ['linear', 'llama3'])
+@pytest.mark.parametrize('rope_type', ['linear', 'llama3', 'yarn'])
 def test_a_scaling_of_positions_without_its_factor_is_named(
   rope_type, tmp_path
 ):
   rope = {'rope_theta': 1e4, 'rope_type': rope_type}
   with pytest.raises(ValueError, match='^factor .* must be a number, got None'):
     rotary_decoder.rotary_embedding(rope)
+
+
+@pytest.mark.parametrize(
+  'settings, want',
+  [
+    ({}, 1 + 0.1 * math.log(4)),
+    ({'attention_factor': 1.5, 'mscale': 2.0, 'mscale_all_dim': 1.0}, 1.5),
+    ({'mscale': 0.5}, 1 + 0.1 * math.log(4)),
+    (
+      {'mscale': 0.5, 'mscale_all_dim': 0.25},
+      (1 + 0.05 * math.log(4)) / (1 + 0.025 * math.log(4)),
+    ),
+  ],
+)
+def test_the_attention_factor_of_yarn(settings, want):
+  rope = {
+    'rope_theta': 1e4,
+    'rope_type': 'yarn',
+    'factor': 4.0,
+    'original_max_position_embeddings': 32,
+  }
+  rotary = rotary_decoder.rotary_embedding(rope | settings)
+  scaling = rotary.scaling_tpl.clone().set(name='scaling').Instantiate()
+  assert scaling.amplitude() == pytest.approx(want, rel=1e-12)
 
 
 def test_a_damaged_generation_config_is_named(tmp_path):

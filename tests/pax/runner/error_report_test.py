@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 
 from pax.runner import error_report
@@ -38,6 +40,18 @@ class Layer:
 )
 def test_text(error, text):
   assert error_report.text(error) == text
+
+
+def test_a_failed_import_has_the_line_that_imports(tmp_path, monkeypatch):
+  file = tmp_path / 'experiments_of_a_user.py'
+  file.write_text('"""Experiments."""\nimport missing_package\n')
+  monkeypatch.syspath_prepend(tmp_path)
+  with pytest.raises(ImportError) as caught:
+    importlib.import_module(file.stem)
+  assert error_report.text(caught.value) == (
+    f"ModuleNotFoundError: No module named 'missing_package', in {file}, line 2"
+    ' (--traceback shows where)'
+  )
 
 
 def test_the_path_is_that_of_set():

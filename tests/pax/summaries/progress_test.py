@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 
 import pytest
 
 from pax.summaries import progress, throughput
 
-RATE = throughput.Rate(steps_per_sec=2.0, tokens_per_sec=81_234.0)
+RATE = throughput.Rate(steps_per_sec=2.0, unit='tokens', units_per_sec=81_234.0)
 
 
 def _line(step, total, metrics, **speeds):
@@ -24,6 +25,8 @@ def test_the_line():
   )
   waiting = _line(1, 2, {}, rate=RATE, input_wait=0.0123)
   assert waiting.endswith('tokens/s  input wait 1.2%  ETA 0s')
+  images = dataclasses.replace(RATE, unit='examples')
+  assert '81.2k examples/s' in _line(1, 2, {}, rate=images)
   several = _line(1, 2, {'loss': 1.0, 'acc': 0.5}, rate=RATE)
   assert several.endswith('tokens/s  ETA 0s  acc 0.5000')
   assert _line(1, 100, {}) == 'step 1/100'
@@ -71,11 +74,11 @@ def test_short_times(seconds, text):
 
 def test_throughput_by_a_clock():
   now = [100.0]
-  speed = throughput.Throughput(tokens_per_step=10, clock=lambda: now[0])
+  speed = throughput.Throughput(10, 'examples', clock=lambda: now[0])
   assert speed.measure(0) is None
   now[0] += 4
   assert speed.measure(8) == throughput.Rate(
-    steps_per_sec=2.0, tokens_per_sec=20.0
+    steps_per_sec=2.0, unit='examples', units_per_sec=20.0
   )
   now[0] += 1
   with speed.pause():

@@ -24,7 +24,9 @@ from pax.runner import job_log
 job_log.log_to_console()
 now = [0.0]
 shown = summaries.Progress(10000, clock=lambda: now[0])
-rate = summaries.Rate(steps_per_sec=2.0, tokens_per_sec=81_234.0)
+rate = summaries.Rate(
+  steps_per_sec=2.0, unit='tokens', units_per_sec=81_234.0
+)
 
 def update(step):
   now[0] += 1
@@ -165,7 +167,7 @@ def test_a_run(tmp_path):
   lines = terminal.screen()
   assert process.returncode == 0, lines
   [line] = [line for line in lines if line.startswith('step 20/20  loss')]
-  assert 'tokens/s' in line and 'ETA 0s' in line
+  assert 'examples/s' in line and 'ETA 0s' in line
   assert any(line.startswith('goodput') for line in lines)
   log = (tmp_path / 'logs' / 'train_0.log').read_text()
   assert '\x1b' not in log and 'step 20/20  loss' in log

@@ -157,6 +157,26 @@ def test_reports_are_means_over_microbatches_without_bubbles(repeats):
   assert losses['sum'].weight == 0.5 * len(w)
 
 
+def test_losses_of_two_calls_are_added():
+  layer, variables = running.build(_config(num_microbatches=4), *_inputs())
+
+  def twice(layer, x, scale, bias):
+    return layer(layer(x, scale, bias), scale, bias)
+
+  _, reports = running.run(
+    layer, variables, *_inputs(), method=twice, mutable=_REPORTS
+  )
+  loss = reports[base_layer.AUX_LOSS]['body']['sum']
+  x, scale, bias = _inputs()
+  w = variables['params']['body']['w']
+  want = 0.0
+  for each in (*w, *w):
+    x = x + jnp.tanh(x @ each) * scale + bias
+    want += np.mean(x**2)
+  np.testing.assert_allclose(loss.value, want, rtol=1e-4)
+  assert loss.weight == 0.5 * 2 * _S
+
+
 @pytest.mark.parametrize('repeats', [1, 2])
 def test_stacked_summaries(repeats):
   config = _config(repeats, num_microbatches=4, unpack_summaries=False)

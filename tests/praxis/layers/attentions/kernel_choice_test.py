@@ -163,6 +163,8 @@ def test_a_split_may_name_axes_by_their_index():
   axes = kernel_inputs.HeadAxes.of(split, mesh)
   assert axes == (('data',), (), ('mdl',), ())
   assert not any(kernel_inputs.HeadAxes.of(split, kernel_cases.NO_MESH))
+  axes = kernel_inputs.HeadAxes.of([(0, 'mdl'), None, (-1,), None], mesh)
+  assert axes == (('data', 'mdl'), (), (), ())
 
 
 def test_a_causal_stack_makes_segments_causal():

@@ -55,11 +55,37 @@ def test_llama3_scaling_slows_slow_channels():
   assert want[0] == 1.0 and want[-1] == 500_000 ** (-15 / 16) / 8
 
 
+def _yarn_frequency(i, half, factor=4.0, length=4096, fast=32.0, slow=1.0):
+  """As in section 3.2 of the paper: by the turns of rounded channels."""
+  channel = lambda turns: (
+    half * math.log(length / (turns * 2 * math.pi)) / math.log(10_000)
+  )
+  low, high = math.floor(channel(fast)), math.ceil(channel(slow))
+  share = min(max((i - low) / (high - low), 0.0), 1.0)
+  frequency = 10_000 ** (-i / half)
+  return share * frequency / factor + (1 - share) * frequency
+
+
+def test_yarn_scaling_slows_slow_channels_and_sharpens():
+  half = 16
+  scaled = _scaled(es.YarnRotaryScaling.config(), 2 * half)
+  want = np.array([_yarn_frequency(i, half) for i in range(half)])
+  x = jnp.concatenate([jnp.ones(half), jnp.zeros(half)])[None, None]
+  y = scaled.apply({}, x, jnp.ones((1, 1), int))[0, 0]
+  cos, sin = np.split(y, 2)
+  np.testing.assert_allclose(np.arctan2(sin, cos), want, rtol=1e-5, atol=1e-9)
+  np.testing.assert_allclose(np.hypot(cos, sin), 1 + 0.1 * np.log(4), rtol=1e-6)
+  assert want[0] == 1.0 and want[-1] == 10_000 ** (-15 / 16) / 4
+  assert len(set(want * 10_000 ** (np.arange(half) / half))) > 4
+
+
 @pytest.mark.parametrize(
   'scaling, message',
   [
     (es.LinearRotaryScaling.config(factor=0.0), 'factor must be positive'),
     (es.Llama3RotaryScaling.config(factor=-1.0), 'got -1.0'),
+    (es.YarnRotaryScaling.config(factor=0.0), 'factor must be positive'),
+    (es.YarnRotaryScaling.config(beta_slow=32.0), 'less than beta_fast=32.0'),
     (
       es.Llama3RotaryScaling.config(low_freq_factor=5.0),
       'less than high_freq_factor=4.0, got 5.0',

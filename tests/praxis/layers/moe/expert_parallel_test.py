@@ -218,6 +218,19 @@ def test_an_axis_may_shard_tokens_and_hidden_units(one_device, mesh):
   _check(got, one_device)
 
 
+def test_axes_are_renamed_by_the_context():
+  axes = ['expert', None, 'mdl'], ['data', None, None]
+  hparams = base_layer.JaxContext.HParams(
+    mesh_axes_transpose={'data': 'mdl', 'mdl': None}
+  )
+  with (
+    jax.set_mesh(_mesh((2, 2, 2))),
+    base_layer.JaxContext.new_context(hparams=hparams),
+  ):
+    got = expert_parallel.ExpertMeshAxes.from_mappings(*axes, _AXES, (8, 8, 8))
+  assert (got.expert, got.group, got.hidden) == (('expert',), ('mdl',), ())
+
+
 def _check(got, want):
   for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
     np.testing.assert_allclose(a, b, atol=2e-6 * max(1.0, np.abs(b).max()))
