@@ -247,6 +247,7 @@ def _compile(
         error.buffers or trace.buffers,
       ),
       compile_s=time.monotonic() - start,
+      full_effort=full_effort,
     )
     return Analysis(report, None)
   is_gpu = target.topology.platform == 'gpu'

@@ -203,3 +203,5 @@ def test_what_the_compiler_refuses_is_counted_once(monkeypatch):
   assert report.fits is False and report.advice and report.buffers
   assert report.memory.total == 40 * 2**30
   assert report.memory.capacity == 30.75 * 2**30
+  assert not report.full_effort
+  assert analysis.analyze(make(), full_effort=True).report.full_effort
