@@ -56,7 +56,7 @@ def read(path: PathLike, parse: Callable[[str], T]) -> T | None:
     return None
   except OSError as e:
     if isinstance(path, storage.BucketPath):
-      # Of the service: the object is not damaged.
+      # An error of the service: the object is not damaged.
       raise
     set_aside(path, e.strerror or str(e))
   except INVALID as e:

@@ -120,7 +120,7 @@ class BucketPath(pathlib.PurePosixPath):
 
   def stat(self) -> ObjectStatus:
     info = self._call(lambda fs: fs.info(str(self)))
-    # Of s3fs, gcsfs, and the file system in memory.
+    # Names of the time in s3fs, gcsfs, and the file system in memory.
     time = info.get('LastModified') or info.get('mtime') or info.get('created')
     if isinstance(time, str):
       time = datetime.datetime.fromisoformat(time)

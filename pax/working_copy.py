@@ -146,7 +146,7 @@ class WorkingCopy:
     try:
       (self.source / name).upload(self.path / name)
     except FileNotFoundError:
-      return None  # It was renamed meanwhile.
+      return None  # The file was renamed meanwhile.
     return name
 
   def _versions(self) -> dict[str, _Version]:

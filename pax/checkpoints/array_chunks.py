@@ -101,7 +101,7 @@ class StoredArray:
   def _places(
     self, shards: Collection[Shard]
   ) -> Iterator[tuple[bytes | Location, list[Copy]]]:
-    """Yields the chunks of which the shards have a part."""
+    """Yields the chunks that intersect the shards."""
     for cell, value in self.chunks.items():
       copies = [
         copy

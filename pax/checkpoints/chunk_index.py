@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Index of the chunks of a checkpoint: which bytes of which file have each.
+"""Index of the chunks of a checkpoint: file, offset and size of each.
 
 The keys are those of zarr: `PREFIX.zarray` is the metadata of an array, and
 `PREFIX0.1` a chunk of it.

@@ -242,7 +242,9 @@ class Initializer:
   def init_by_name(
     self, state: TrainState, directory: str, step: int | None
   ) -> TrainState:
-    """Returns `state` with all variables of the same name and shape.
+    """Returns `state` with the variables of a directory's checkpoint.
+
+    Those of equal name and shape are replaced.
 
     Args:
       state: The fresh state, whose replaced leaves are deleted.
@@ -257,7 +259,9 @@ class Initializer:
   def init_by_source(
     self, state: TrainState, source: SourceCheckpoint, *, is_full: bool = False
   ) -> TrainState:
-    """Returns `state` with all variables of the same name and shape.
+    """Returns `state` with the variables of an open checkpoint.
+
+    Those of equal name and shape are replaced.
 
     Args:
       state: The fresh state, whose replaced leaves are deleted.

@@ -471,7 +471,7 @@ class FileCheckpointer:
     if not self._has_folder:
       atomic_file.make_folder(self._directory, parents=True)
       self._has_folder = True
-    # Not its parents: a job directory that vanishes must not appear anew.
+    # Without parents: a job directory that vanished must not be created again.
     self._directory.mkdir(exist_ok=True)
 
   def _delete_expired(self, saved_step: int) -> None:

@@ -78,7 +78,7 @@ class _ArrayHandler(ocp.type_handlers.ArrayHandler):
       # worth it only where several processes share the work.
       use_replica_parallel=jax.process_count() > 1,
       min_slice_bytes_for_replica_parallel=_MIN_PARALLEL_BYTES,
-      # It opens a TensorStore for each: a fifth of the time of small arrays.
+      # It opens a TensorStore per array, a fifth of the time of small arrays.
       enable_write_sharding_file=False,
     )
     # The writes of the last call.

@@ -210,7 +210,7 @@ def archive(path: storage.Path, subdir: str) -> None:
   folder.mkdir(exist_ok=True)
   archived = folder / path.name
   if archived.exists():
-    # Of an earlier run of the same steps.
+    # The checkpoint of an earlier run of the same steps.
     delete(archived)
   storage.move(path, archived)
 

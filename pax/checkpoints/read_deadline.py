@@ -20,7 +20,7 @@ from pax import storage
 # Looks at the counters per timeout, and the longest time between two.
 _LOOKS_PER_TIMEOUT = 20
 _MAX_LOOK_SECS = 1.0
-# Of Linux: a folder per thread.
+# On Linux, a folder per thread.
 _THREADS = pathlib.Path('/proc/self/task')
 _COUNTERS = 'io'
 _HAS_COUNTERS = pathlib.Path('/proc/thread-self', _COUNTERS).exists()
@@ -34,7 +34,7 @@ class _Deadline:
   end_process: Callable[[str], None]
 
 
-# That of the program; a library ends no process.
+# The deadline of the program; None in a library, which ends no process.
 _deadline: _Deadline | None = None
 
 

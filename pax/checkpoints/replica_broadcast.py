@@ -151,7 +151,7 @@ def _first_of(array: jax.Array) -> jax.Array:
   """
   dtype = array.dtype
   if dtype == jnp.bool_ or jnp.issubdtype(dtype, jnp.integer):
-    # Not all collectives have 16 bits and fewer than 8.
+    # Some collectives do not support integers of 16 or of fewer than 8 bits.
     wide = array.astype(jnp.int32) if dtype.itemsize < 4 else array
     return jnp.sum(wide, axis=0, dtype=wide.dtype).astype(dtype)
   words = jnp.uint32 if dtype.itemsize % 4 == 0 else jnp.uint8

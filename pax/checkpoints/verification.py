@@ -26,7 +26,7 @@ Path = storage.Path
 
 _VERSION = 1.1
 OCDBT_VERSION = 1.2
-# Of checkpoints that paxml wrote; 0 has no metadata, 1.2 is OCDBT.
+# Versions of checkpoints of paxml; 0 has no metadata, 1.2 is OCDBT.
 _PAXML_VERSIONS = (0.0, 1.0, 1.1, 1.2)
 # Where Orbax and paxml have the metadata.
 METADATA_IN_FOLDER = f'{paths.METADATA_FILE}/{paths.METADATA_FILE}'

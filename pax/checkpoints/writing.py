@@ -169,7 +169,7 @@ def wait_until(
   deadline = time.monotonic() + _VISIBLE_SECS
   while not is_visible():
     if isinstance(folder, pathlib.Path):
-      # It was moved, deleted or unmounted.
+      # Raises FileNotFoundError if it was moved, deleted or unmounted.
       folder.stat()
     if time.monotonic() > deadline:
       raise CheckpointError(

@@ -57,7 +57,7 @@ class TensorEntry:
   """Position, shape and dtype of a tensor in a file."""
 
   file: pathlib.Path
-  # Of its first byte in the file.
+  # Offset of its first byte in the file.
   offset: int
   shape: tuple[int, ...]
   dtype: np.dtype

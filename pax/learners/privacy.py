@@ -15,7 +15,7 @@ from absl import logging
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mechanism:
-  """A step of DP-SGD, as its accounting sees it."""
+  """The subsampled Gaussian mechanism that a step of DP-SGD applies."""
 
   # Standard deviation of the noise, in units of what one example can change.
   noise_multiplier: float
@@ -26,7 +26,7 @@ class Mechanism:
 
 
 class Account(Protocol):
-  """Knows the privacy that steps cost."""
+  """The privacy loss of a run after a number of steps."""
 
   def epsilon(self, steps: int) -> float | None:
     """Returns epsilon after a number of steps; None if it is not known."""
@@ -36,7 +36,7 @@ class Account(Protocol):
 
 
 class NoopAccount:
-  """Of steps without a guarantee."""
+  """The account of steps without a guarantee of privacy."""
 
   def epsilon(self, steps: int) -> None:
     return None

@@ -147,9 +147,8 @@ class ManualRecompilation:
     yield run_last
 
   def _compile_with_profile(self) -> jax.stages.Compiled:
-    # Not by the flag with the path: the compilation cache would take profiles
-    # of the same path for equal.
-    # JAX annotates options without bytes.
+    # Pass the content, not the path: the compilation cache compares the option,
+    # and profiles of one path may differ. JAX annotates options without bytes.
     options: dict[str, Any] = {'fdo_profile': self._profile}
     return self._step.lower().compile(options)
 

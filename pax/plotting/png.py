@@ -14,7 +14,7 @@ from pax.summaries import goodput
 
 # Colors that color-blind people can distinguish (Okabe and Ito).
 COLORS = ('#0072b2', '#d55e00', '#009e73', '#cc79a7', '#e69f00', '#56b4e9')
-# One for each purpose of the ledger.
+# One color for each activity of goodput.
 ACTIVITY_COLORS = (
   '#009e73', '#e69f00', '#56b4e9', '#0072b2',
   '#cc79a7', '#999999', '#d55e00', '#8b0000',

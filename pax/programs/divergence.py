@@ -126,7 +126,7 @@ class DivergenceMonitor:
     step, batch = first
     try:
       report = self._job.train_program.locate_nonfinite(state, step, batch)
-    except Exception as e:  # It must not hide that the run diverged.
+    except Exception as e:  # An error here must not hide the divergence.
       logging.warning('Locating the NaN failed', exc_info=True)
       return f'The first NaN or inf could not be located: {e}'
     if report is None:

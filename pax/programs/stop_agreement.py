@@ -82,7 +82,7 @@ class PollAgreement:
   def close(self) -> None:
     """Stops answering."""
     self._closed.set()
-    # It may wait for a process that has ended.
+    # The thread may wait for a process that has ended.
     self._thread.join(_CLOSE_SECS)
 
   def _run(self) -> None:

@@ -283,18 +283,23 @@ _SPEED_TAGS = {
 
 
 class _Speed:
-  """Steps and tokens or examples per second, and model FLOPs utilization."""
+  """Steps and tokens or examples per second, and model FLOPs utilization.
+
+  The formula of the FLOPs applies each weight once per token: batches without
+  `ids` [B, T], such as images and pairs of sequences, have no utilization.
+  """
 
   def __init__(self, partitioner: partitioning.Partitioner):
     batch_size, seq_len = _batch_shape(partitioner.input_spec)
     self._throughput = summaries.Throughput(
       batch_size * (seq_len or 1), 'tokens' if seq_len else 'examples'
     )
-    self._flops = summaries.mfu.model_flops(
-      partitioner.var_weight_hparams,
-      batch_size=batch_size,
-      seq_len=seq_len or 1,
-    )
+    # FLOPs of a step; None if the formula does not hold.
+    self._flops = None
+    if seq_len:
+      self._flops = summaries.mfu.model_flops(
+        partitioner.var_weight_hparams, batch_size=batch_size, seq_len=seq_len
+      ).flops_per_step
     self._devices = partitioner.devices
     # None before `measure_peak`.
     self._peak: summaries.mfu.Peak | None = None
@@ -306,14 +311,13 @@ class _Speed:
     return None if self.rate is None else self.mfu_of(self.rate.steps_per_sec)
 
   def mfu_of(self, steps_per_sec: float) -> float | None:
-    if self._peak is None:
+    if self._flops is None or self._peak is None:
       return None
-    return summaries.mfu.mfu(
-      self._flops.flops_per_step, steps_per_sec, self._peak
-    )
+    return summaries.mfu.mfu(self._flops, steps_per_sec, self._peak)
 
   def measure_peak(self) -> None:
-    self._peak = summaries.mfu.peak_flops(self._devices)
+    if self._flops is not None:
+      self._peak = summaries.mfu.peak_flops(self._devices)
 
   def measure(self, step: int) -> None:
     self.rate = self._throughput.measure(step) or self.rate

@@ -191,7 +191,7 @@ def _join_processes(options: RunOptions) -> None:
     }
   else:
     return
-  # It would take SIGTERM; pax.programs.stop_agreement takes its place.
+  # JAX's service would take SIGTERM; pax.programs.stop_agreement replaces it.
   jax.config.update('jax_enable_preemption_service', False)
   _connect(options, **flags)
 

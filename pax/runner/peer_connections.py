@@ -91,7 +91,7 @@ def set_keepalive(connection: socket.socket, timeout_secs: int) -> None:
     'TCP_USER_TIMEOUT': 1000 * timeout_secs,
   }
   for name, value in options.items():
-    # Not all systems have all of them.
+    # Some systems lack some options.
     if hasattr(socket, name):
       connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 

@@ -58,7 +58,7 @@ class Origin:
   # that of a mask, brings it in.
   is_constant: bool = False
   is_masking: bool = False
-  # Of a NaN: the origin of an infinite operand.
+  # For a NaN: the origin of the infinite operand that caused it.
   cause: Origin | None = None
 
   def __str__(self) -> str:

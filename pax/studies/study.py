@@ -164,9 +164,9 @@ class Study:
     if len(self._trials) >= self._limit:
       return None
     settings = self._search.propose(self._space, self.trials)
-    # Not the number of trials: the records of some may have been damaged.
     if not settings:
       return None
+    # The largest id, not the number of trials: damaged records are left out.
     return Trial(max(self._trials, default=0) + 1, settings)
 
   def _start_run(self, trial: Trial) -> None:

@@ -20,7 +20,7 @@ class Part(NamedTuple):
   text: str
   # The parts of the largest rank are left out first; those of rank 0 never.
   rank: int
-  # As of rich.
+  # A style of the package rich.
   style: str = ''
 
 

@@ -13,7 +13,7 @@ from praxis import base_layer
 LOSS = 'loss'
 STEPS_PER_SEC = 'Steps/sec'
 TOKENS_PER_SEC = 'Tokens/sec'
-# Of models without sequences.
+# For batches without token sequences.
 EXAMPLES_PER_SEC = 'Examples/sec'
 MFU = 'MFU'
 NUM_PARAMS = 'num_params'

@@ -140,7 +140,7 @@ def create_state_partition_specs(
       gradient transformation is of Optax and declares no state.
   """
 
-  def specs(hparams: Any) -> Any:  # Of the structure of `hparams`.
+  def specs(hparams: Any) -> Any:  # In the structure of `hparams`.
     return base_layer.var_partition_specs(hparams, mesh_shape, mesh_axis_names)
 
   hparams = []

@@ -107,7 +107,7 @@ class _FolderHandler(http.server.SimpleHTTPRequestHandler):
 class _ZipHandler(http.server.BaseHTTPRequestHandler):
   """Serves the members of a zip file and logs no requests."""
 
-  # Of a request; the base sets them.
+  # Path and output of a request; the base class sets them.
   path: str
   wfile: io.BufferedIOBase
 

@@ -25,7 +25,7 @@ History = Sequence[tuple[int, dict[str, float]]]
 # Returns whether to stop a trial, from its history, whose last entry is new,
 # and the histories of the other trials.
 Stopper = Callable[[History, Sequence[History]], bool]
-# As a Stopper, from the id of the trial and the histories of all trials by id.
+# A Stopper that gets the id of the trial and the histories of all trials by id.
 TrialStopper = Callable[[int, Mapping[int, History]], bool]
 ErrorToSkip = type[Exception] | tuple[type[Exception], str]
 

@@ -96,7 +96,7 @@ class MultiObjective(interfaces.BaseReward):
 class WeightedSumAggregator(MultiObjectiveAggregator):
   """sum(weight * value) / sum(|weight|)."""
 
-  # One per metric.
+  # One weight per metric.
   weights: Sequence[float] | None = None
 
   def __post_init__(self):

@@ -66,7 +66,7 @@ class VocabParallel:
   axes: tuple[str, ...]
   # The results of one shard, as if the table had no other classes.
   shard_forward: Forward
-  # Those and the gradients; without z-loss, which the weights have.
+  # The same results and the gradients; without z-loss, which the weights have.
   shard_gradient: Gradient
 
   def forward(
@@ -87,7 +87,7 @@ class VocabParallel:
     begin, shard_labels = self._shard_labels(table, labels)
     shard = self.shard_forward(x, table, bias, shard_labels)
     logsumexp = _logsumexp(shard.logsumexp, self.axes)
-    # Not through the logit of the label, which rounds a small xent.
+    # Computed without the logit of the label, which would round a small xent.
     rest = logsumexp - shard.logsumexp
     rest = jnp.where(logsumexp == shard.logsumexp, 0.0, rest)
     is_masked = shard.logsumexp == -jnp.inf

@@ -52,7 +52,7 @@ class AutodiffCheckpointType(enum.StrEnum):
   # The last, or all convolutions of a U-Net block.
   SAVE_UNET_CONV = 'save_unet_conv'
   SAVE_UNET_ALL_CONV = 'save_unet_all_conv'
-  # As the SAVE_ policies of these names, offloaded to host memory.
+  # Save what the SAVE_ policies of these names save, in host memory.
   OFFLOAD_QKV_OUT_PROJ = 'offload_qkv_out_proj'
   OFFLOAD_CONTEXT_AND_OUT_PROJ = 'offload_encoded_and_out_proj'
   OFFLOAD_DOT_EXCEPT_LOGITS = 'offload_dot_except_logits'

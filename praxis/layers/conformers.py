@@ -45,7 +45,7 @@ class DotProductAttentionWithContext(attentions.DotProductAttention):
 class DotProductAttentionWithContextXL(attentions.DotProductAttentionXL):
   """Transformer-XL's attention to a window around each position."""
 
-  # As in DotProductAttentionWithContext.
+  # See DotProductAttentionWithContext.
   left_context: int | None = None
   right_context: int | None = None
 

@@ -25,7 +25,7 @@ class ConvStages(base_layer.BaseLayer):
   conv_params: LayerTpl = pax_fiddle.template_field(None)
   # Block of the stages.
   block_params: LayerTpl = pax_fiddle.template_field(None)
-  # Of each stage: stride, output channels, number of blocks, filter size.
+  # Stride, output channels, number of blocks and filter size of each stage.
   strides: Sequence[int] = (1, 2, 2, 2)
   channels: Sequence[int] = (256, 512, 1024, 2048)
   blocks: Sequence[int] = (3, 4, 6, 3)

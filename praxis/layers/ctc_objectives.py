@@ -40,7 +40,7 @@ class CtcAlignments:
   logalpha_emit: Any
   logbeta_phi: Any
   logbeta_emit: Any
-  # Of the N + 1 states before the first label and in or after label n,
+  # Log-probabilities of N + 1 states: before the first label, in or after each,
   # [T, B, N + 1].
   state_logprobs: Any
 

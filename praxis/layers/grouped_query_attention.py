@@ -75,13 +75,13 @@ class GroupedQueryAttention(
   has_kernel: ClassVar[bool] = True
 
   class WeightSharding(base_layer.WeightSharding):
-    # Of query and output weights [D, N, H], and of key and value weights
-    # [D, K, H]; the latter is dnh when None.
+    # Shardings of query and output weights [D, N, H], and of key and value
+    # weights [D, K, H]; dkh None means dnh.
     dnh: SplitDimsMapping = None
     dkh: SplitDimsMapping = None
 
   class ActivationSharding(base_layer.ActivationSharding):
-    # Of inputs and output, of queries, and of keys and values.
+    # Shardings of inputs and output, of queries, and of keys and values.
     btd: SplitDimsMapping = None
     btnh: SplitDimsMapping = None
     bskh: SplitDimsMapping = None

@@ -85,7 +85,7 @@ class MobileNet(base_layer.BaseLayer):
   )
   # Template of the blocks.
   block_params: LayerTpl = template_field(InvertedResidualBlock)
-  # Of each block: expansion factor, stride, output channels.
+  # Expansion factor, stride and output channels of each block.
   expansions: Sequence[int] = (1,) + 16 * (6,)
   strides: Sequence[int] = (1, 2, 1, 2, 1, 1, 2) + 6 * (1,) + (2, 1, 1, 1)
   channels: Sequence[int] = (

@@ -114,11 +114,12 @@ class MultiQueryDotProductAttention(attentions.DotProductAttention):
   has_kernel: ClassVar[bool] = True
 
   class WeightSharding(attentions.DotProductAttention.WeightSharding):
-    # Of projections to one head [D, H].
+    # Sharding of projections to one head [D, H].
     proj_headless: SplitDimsMapping = None
 
   class ActivationSharding(attentions.DotProductAttention.ActivationSharding):
-    # Of keys and values of one head, and of the output of a decoding step.
+    # Shardings of keys and values of one head, and of the output of a decode
+    # step.
     blh: SplitDimsMapping = None
     bd: SplitDimsMapping = None
 

@@ -88,7 +88,7 @@ class ShardedStaticAccumulator(BaseOptimizer):
   optimizer_tpl: pax_fiddle.Config[BaseOptimizer] | None = None
   # Number of batches per update.
   num_sub_batches: int = 1
-  # As in `sharded_static_accumulation`.
+  # See `sharded_static_accumulation`.
   accumulation_use_cond_op: bool = False
 
   def __post_init__(self) -> None:

@@ -305,7 +305,7 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
       return None
     if not self.sort_factored_second_moment_dims:
       return len(shape) - 1, len(shape) - 2
-    # Of equal sizes the first dimension counts as the larger.
+    # If sizes are equal, the first dimension counts as the larger.
     first, second = np.argsort([-size for size in shape], kind='stable')[:2]
     if shape[second] < self.min_dim_size_to_factor:
       return None

@@ -129,7 +129,7 @@ class LinearRampupPiecewiseConstant(base_schedule.BaseSchedule):
 
   # Steps: the end of the warm-up, then the start of each later value.
   boundaries: Sequence[int] | None = None
-  # As many as boundaries.
+  # One value per boundary.
   values: Sequence[float] | None = None
 
   def __post_init__(self) -> None:

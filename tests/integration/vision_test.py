@@ -57,6 +57,8 @@ def test_digits_are_learned(mnist):
   train = [r for r in binary.records(mnist) if r['split'] == 'train']
   speeds = {tag for record in train for tag in record if tag.endswith('/sec')}
   assert speeds == {'Steps/sec', 'Examples/sec'}
+  # The formula of the FLOPs would count each convolution once per image.
+  assert all('MFU' not in record for record in train)
   [held_out] = _evaluations(mnist, 'test')
   assert held_out['Metrics/accuracy'] > 0.6
 

@@ -31,8 +31,8 @@ class KernelSeconds:
   xla: float
   # Kernels of Mosaic (Pallas), which have no estimates.
   mosaic: float
-  # Of the kernels between start and end of one run of each asynchronous
-  # collective, by the name of its start.
+  # Kernels between start and end of one run of each asynchronous collective, by
+  # the name of its start.
   overlapping: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
   @property

@@ -94,7 +94,7 @@ class Buffer:
   shape: str
   # JAX name stack and primitive.
   op_name: str
-  # As XLA writes it, e.g. `HLO temp`; '' for estimates.
+  # The type in XLA's words, e.g. `HLO temp`; '' for estimates.
   allocation_type: str = ''
 
 

@@ -35,7 +35,7 @@ class RematPolicy:
   name: str
   # Memory of a device.
   num_bytes: float
-  # Of the matmuls of a step, on all devices together.
+  # FLOPs of the matmuls of a step, on all devices together.
   flops: float
   # Whether the memory is well below the capacity; None: capacity unknown.
   fits: bool | None

@@ -47,7 +47,7 @@ class PackingPlan(NamedTuple):
   """Placement of the pieces of documents, sorted by row and column."""
 
   seq_len: int
-  # Of each piece: document, offset in it, length, and column in the row.
+  # Document of each piece, offset in it, length, and column in the row.
   documents: np.ndarray
   offsets: np.ndarray
   lengths: np.ndarray

@@ -29,16 +29,16 @@ class SeqIOConverter(base_hyperparams.StrOverride):
 
   # Name of the base class in the module `seqio`.
   SEQIO_BASE: ClassVar[str]
-  # Of SeqIO: whether rows are packed, features that rows get unchanged, and the
-  # conversion without checks.
+  # Attributes of SeqIO's class: whether rows are packed, features that rows get
+  # unchanged, and the conversion without checks.
   pack: bool
   _passthrough_features: Mapping[str, Any]
   _convert_features: Callable[[Any, Lengths], Any]
-  # Of `__init__`; that of `__new__` has no names.
+  # The signature of `__init__`; `__new__` has no names of arguments.
   __signature__: ClassVar[inspect.Signature]
 
   if TYPE_CHECKING:
-    # Those of SeqIO's classes, too.
+    # Methods that SeqIO's classes also have.
     def __init__(self, **settings: Any): ...
     def __call__(self, ds: Any, task_feature_lengths: Lengths) -> Any: ...
     def _convert_example(self, features: Features) -> Features: ...

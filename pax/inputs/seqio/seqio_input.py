@@ -427,7 +427,7 @@ class SeqIOInput(base_input.BaseInput):
       raise ValueError(f'the split {self.split_name!r} must have examples')
     first = rows.take(1)
     if not datasets.num_elements(first):
-      # This host has none.
+      # The shard of this host is empty.
       first = self._rows(self._examples(None), (0, 1)).take(1)
     padding = datasets.padding_rows(first, self.annotate_padding_fields)
     num_missing = num_batches * batch_size - num_rows

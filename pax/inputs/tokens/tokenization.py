@@ -284,7 +284,7 @@ class _Worker:
     return part
 
 
-# Of a worker process; `_start_worker` sets it.
+# Set in a worker process, by `_start_worker`.
 _worker: _Worker
 
 
@@ -313,7 +313,7 @@ class _CorruptRecords:
     self._limit, self._count = limit, 0
 
   def add(self, part: pathlib.Path) -> None:
-    """Counts those of a part.
+    """Counts the corrupt records of a part.
 
     Raises:
       UnreadableRecordError: There are more than the limit.

@@ -103,7 +103,7 @@ def check_settings(
   noise_multiplier: float,
   use_loss_weight_scaling: bool,
 ) -> None:
-  """Checks that the settings of a gradient function bound and hide examples.
+  """Checks that the contribution of each example is bounded.
 
   Args:
     owner: The gradient function, named in messages.

@@ -60,9 +60,9 @@ class BaseStochasticGradient(
     return aux_info
 
   def mechanism(self, batch_size: int) -> privacy.Mechanism | None:
-    """Returns what a step on this global batch tells about an example.
+    """Returns the noise and the sampling of a step on this global batch.
 
-    None if that is unknown: no epsilon is reported.
+    None if there is no guarantee of privacy: no epsilon is reported.
     """
     del batch_size
     return None

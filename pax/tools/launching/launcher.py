@@ -14,7 +14,7 @@ from pax.tools.launching.job import Job, distributed_flags
 from pax.tools.launching.process_group import Command
 
 PORT = 8476
-# Of a scheduler, after losses of processes.
+# Number of restarts by a scheduler after the loss of a process.
 MAX_RESTARTS = 100
 # No prompts, and a lost connection ends within a minute.
 SSH = (

@@ -104,7 +104,7 @@ class DotProductAttention(
   ln_before_rotary: bool = False
 
   class WeightSharding(head_projections.HeadProjections.WeightSharding):
-    # Of convolutions [N, H].
+    # Sharding of the weights of convolutions [N, H].
     dconv: SplitDimsMapping = None
 
   # Whether logits depend on the distance between query and key index.

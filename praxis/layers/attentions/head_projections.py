@@ -50,11 +50,11 @@ class HeadProjections(kv_cache.CachedAttention):
   decoding_maybe_shard_projections: bool = False
 
   class WeightSharding(base_layer.WeightSharding):
-    # Of projections [D, N, H].
+    # Sharding of projections [D, N, H].
     proj: SplitDimsMapping = None
 
   class ActivationSharding(base_layer.ActivationSharding):
-    # Of tensors with heads, and of the output.
+    # Shardings of tensors with heads, and of the output.
     blnh: SplitDimsMapping = None
     bld: SplitDimsMapping = None
 

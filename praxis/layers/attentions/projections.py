@@ -142,7 +142,7 @@ class CombinedQKVProjectionLayer(base_layer.BaseLayer):
   num_heads: int = 0
   dim_per_head: int = 0
   use_bias: bool = True
-  # As in AttentionProjection.
+  # See AttentionProjection.
   attention_combine_dims: bool = False
   explicit_fan_in_fan_out_axes: bool = False
   einsum_tpl: LayerTpl = pax_fiddle.template_field(base_ops.EinsumOp)

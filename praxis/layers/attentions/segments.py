@@ -29,7 +29,7 @@ class SegmentMask:
 
   segment_ids: Int[Array, 'B T']
   is_causal: bool
-  # Of the additive mask.
+  # Dtype of the additive mask.
   dtype: np.dtype
   # Whether a row may have several segments. Else it is one segment, whose id is
   # positive, and then padding.

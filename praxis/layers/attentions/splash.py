@@ -22,7 +22,7 @@ from praxis import lazy_loader, py_utils
 from praxis.layers.attentions import kernel_inputs
 from praxis.layers.attentions.kernel_inputs import Heads, KernelSpec
 
-# It imports the compiler of kernels for TPUs.
+# Lazy: it imports the compiler of TPU kernels.
 library = lazy_loader.LazyLoader(
   'library', globals(), 'jax.experimental.pallas.ops.tpu.splash_attention'
 )

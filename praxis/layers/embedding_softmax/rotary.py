@@ -35,7 +35,7 @@ class RotaryPositionalEmbedding(PositionalEmbedding):
     if self.scaling_tpl is not None:
       self.create_child('scaling', self.scaling_tpl.clone())
 
-  # Not a sum, but upstream's base class.
+  # Rotates instead of adding, unlike upstream's base class.
   def __call__(  # type: ignore[override]
     self,
     inputs: Float[Array, 'B S *heads H'],

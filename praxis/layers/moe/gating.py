@@ -81,7 +81,7 @@ class ExpertChoice:
   """The tokens chosen by each expert."""
 
   gates: Float[Array, 'G E C']
-  # One-hot over the tokens of the group.
+  # One-hot token of each slot of an expert, within the group.
   tokens: Float[Array, 'G E C S']
 
 

@@ -73,7 +73,7 @@ def join_batch(tree: _TreeT, num_streams: int = 1) -> _TreeT:
 class BroadcastInputs:
   """The arguments of a stage after the first, split into microbatches."""
 
-  # Those with a leading batch axis, [microbatches, B / microbatches, ...].
+  # Arguments with a leading batch axis, [microbatches, B / microbatches, ...].
   batched: list[Array]
   # All arguments in flattened order, with None in place of the batched ones.
   unbatched: list[Array | None]

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from praxis import lazy_loader
 from praxis.pytypes import JTensor
 
-# It imports SciPy, which takes longer than all of Optax.
+# Lazy: it imports SciPy, which takes longer than all of Optax.
 linalg = lazy_loader.LazyLoader(
   'linalg', globals(), 'jax.experimental.sparse.linalg'
 )

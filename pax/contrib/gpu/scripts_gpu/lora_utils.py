@@ -25,7 +25,7 @@ class LoRAMixin:
   References: LoRA, https://arxiv.org/abs/2106.09685
   """
 
-  # Of CheckpointRestoreMixin, where the experiment has it.
+  # Set by CheckpointRestoreMixin, if the experiment has it.
   CHECKPOINT_IGNORE_RULES: Sequence[str] | None
 
   USE_LORA = False
