@@ -237,12 +237,18 @@ class _DecodeAccumulator:
 
   def result(self, state: TrainState) -> DecodeProgramOutput:
     decoded = self._aggregate(self._metrics)
-    processed = self._aggregate(self._processed)
-    prefix = self._task.decode.metrics_prefix
     clu_values = {
       name: _clu_value(name, metric)
       for name, metric in self._clu_metrics.items()
     }
+    # All processes need the metrics of process 0: those that stop early by
+    # them stop at the same step.
+    processed, clu_values = (
+      metric_accumulator.broadcast_json_from_first_process(
+        (self._aggregate(self._processed), clu_values)
+      )
+    )
+    prefix = self._task.decode.metrics_prefix
     return DecodeProgramOutput(
       state,
       decode_metrics=_values(decoded),
@@ -259,7 +265,7 @@ class _DecodeAccumulator:
     self, by_batch: list[WeightedScalars]
   ) -> dict[str, tuple[float, float]]:
     """Returns `task.metrics` over all batches."""
-    if not by_batch or not by_batch[0]:
+    if not any(by_batch):
       return {}
     aggregator: base_metrics.BaseMetrics = self._task.metrics_aggregator
     return jax.tree.map(float, dict(aggregator.aggregate(by_batch)))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from pax import base_metrics, io_utils, programs
+from pax.programs import decode
 from praxis import base_input
 from praxis.pytypes import NestedMap
 from tests.pax.programs import host_partitioner
@@ -75,6 +76,7 @@ def _program(
   fold=False,
   output_pickle=True,
   cls=DecodeProgram,
+  model=None,
   **fields,
 ):
   task = types.SimpleNamespace(
@@ -86,7 +88,7 @@ def _program(
       profiler_max_num_hosts=None,
       metrics_prefix='Metrics/',
     ),
-    model=Model(),
+    model=model or Model(),
     metrics_aggregator=base_metrics.MeanMetrics.config().Instantiate(),
   )
   program = cls(Rows.config(name='rows', batch_size=1, **fields))
@@ -119,6 +121,39 @@ def test_metrics_and_outputs_of_a_whole_epoch(tmp_path):
   )
   pairs = io_utils.load_outputs(tmp_path, 'rows', 'decoder')
   assert pairs[1] == ('key 2.0', {'y': 2.0, 'text': 'row 2'})
+
+
+def test_metrics_that_the_first_batch_lacks(tmp_path):
+  class Skips(Model):
+    """Has no metrics of the first row."""
+
+    def process_decode_out(self, input_obj, decode_out):
+      scalars, *rest = super().process_decode_out(input_obj, decode_out)
+      return scalars if decode_out.y[0] > 1 else NestedMap(), *rest
+
+  program = _program(tmp_path, model=Skips(), reset_for_eval=True)
+  out = program.run(None, 5)
+  assert out.processed_decode_metrics['twice'] == pytest.approx((4 + 6) / 2)
+
+
+def test_all_processes_have_the_metrics_of_the_first(tmp_path, monkeypatch):
+  """Their early stopping functions have to agree."""
+  sent = []
+  accumulator = decode.metric_accumulator
+
+  def run(index, broadcast):
+    monkeypatch.setattr(jax, 'process_index', lambda: index)
+    monkeypatch.setattr(
+      accumulator, 'broadcast_json_from_first_process', broadcast
+    )
+    program = _program(tmp_path, reset_for_eval=True)
+    return program.run(None, 5)
+
+  first = run(0, lambda value: sent.append(value) or value)
+  second = run(1, lambda value: sent[0])
+  assert set(first.processed_decode_metrics) == {'twice', 'half'}
+  assert second.processed_decode_metrics == first.processed_decode_metrics
+  assert second.scalars == first.scalars
 
 
 def test_no_pickle(tmp_path):
