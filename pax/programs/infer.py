@@ -24,7 +24,7 @@ from pax import (
   train_states,
   working_copy,
 )
-from pax.programs import eval_batches, metric_accumulator
+from pax.programs import eval_batches, metric_accumulator, program
 from pax.programs.jobs import Outcome
 from pax.programs.preemption import PreemptedError, PreemptionHandler
 from praxis import base_input, pytypes
@@ -54,6 +54,10 @@ class InferJob:
   _common_end: eval_batches.CommonEnd = dataclasses.field(
     default_factory=eval_batches.CommonEnd, init=False, repr=False
   )
+
+  def __post_init__(self) -> None:
+    # Outputs of equal names would replace each other.
+    program.check_unique_names(self.inputs)
 
   def run(self) -> Outcome:
     """Writes `output/<input>/output.tfrecord-xxxxx-of-yyyyy` for each input.

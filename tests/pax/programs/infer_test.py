@@ -76,8 +76,8 @@ class StopsAt:
     return read()
 
 
-def _run(directory, stops_at=0):
-  inputs = [Rows('one'), Rows('two')]
+def _run(directory, stops_at=0, names=('one', 'two')):
+  inputs = list(map(Rows, names))
   job = infer.InferJob(
     job_log_dir=str(directory),
     partitioner=Partitioner(),
@@ -118,3 +118,9 @@ def test_a_failure_leaves_no_half_of_a_file(tmp_path, monkeypatch):
   with pytest.raises(OSError, match='the disk is full'):
     _run(tmp_path)
   assert not list((tmp_path / 'output' / 'one').iterdir())
+
+
+def test_inputs_of_one_name_would_replace_each_other(tmp_path):
+  with pytest.raises(ValueError, match="unique, got 'one' for 2 inputs"):
+    _run(tmp_path, names=('one', 'one'))
+  assert not (tmp_path / 'output').exists()
