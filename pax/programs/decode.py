@@ -238,7 +238,7 @@ class _DecodeAccumulator:
   def result(self, state: TrainState) -> DecodeProgramOutput:
     decoded = self._aggregate(self._metrics)
     clu_values = {
-      name: _clu_value(name, metric)
+      name: _number(name, metric.compute())
       for name, metric in self._clu_metrics.items()
     }
     # All processes need the metrics of process 0: those that stop early by
@@ -268,19 +268,23 @@ class _DecodeAccumulator:
     if not any(by_batch):
       return {}
     aggregator: base_metrics.BaseMetrics = self._task.metrics_aggregator
-    return jax.tree.map(float, dict(aggregator.aggregate(by_batch)))
+    return {
+      name: (_number(name, value), _number(name, weight))
+      for name, (value, weight) in aggregator.aggregate(by_batch).items()
+    }
 
 
 def _values(pairs: Mapping[str, tuple[float, float]]) -> dict[str, float]:
   return {name: value for name, (value, _) in pairs.items()}
 
 
-def _clu_value(name: str, metric: Any) -> float:
-  """Returns the number that a clu metric computes."""
-  value = np.asarray(metric.compute())
-  if value.ndim:
+def _number(name: str, value: Any) -> float:
+  """Returns a metric as a number."""
+  array = np.asarray(value)
+  if array.ndim:
     raise ValueError(
-      f'the metric {name!r} of process_decode_out must compute a number, got'
-      f' the shape {value.shape}; return such values in the outputs'
+      f'the metric {name!r} of decoding must be a number, got the shape'
+      f' {array.shape}; reduce it by task.metrics, such as HistogramMetrics, or'
+      ' return it in the outputs'
     )
-  return float(value)
+  return float(array)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from pax import base_metrics
-from pax.steps.step_types import CluMetrics
+from pax.steps.step_types import CluMetrics, check_weighted_scalars
 from praxis import base_layer, pytypes
 from praxis.pytypes import Nested
 
@@ -40,9 +40,14 @@ def pmean(x: JTensor, axis_name: str) -> JTensor:
 
 
 def mean_scalars(scalars: NestedMap, axis_name: str | None) -> NestedMap:
-  """Returns (weighted mean, sum of weights) over the replicas by one psum."""
+  """Returns (weighted mean, sum of weights) over the replicas by one psum.
+
+  Raises:
+    ValueError: There are replicas, and a value is an array.
+  """
   if axis_name is None or not scalars:
     return scalars
+  check_weighted_scalars(scalars)
   values, weights = (
     jnp.stack([pair[i] for pair in scalars.values()]) for i in (0, 1)
   )

@@ -77,6 +77,7 @@ def _program(
   output_pickle=True,
   cls=DecodeProgram,
   model=None,
+  metrics=None,
   **fields,
 ):
   task = types.SimpleNamespace(
@@ -89,7 +90,9 @@ def _program(
       metrics_prefix='Metrics/',
     ),
     model=model or Model(),
-    metrics_aggregator=base_metrics.MeanMetrics.config().Instantiate(),
+    metrics_aggregator=(
+      metrics or base_metrics.MeanMetrics.config()
+    ).Instantiate(),
   )
   program = cls(Rows.config(name='rows', batch_size=1, **fields))
   program.setup(
@@ -134,6 +137,32 @@ def test_metrics_that_the_first_batch_lacks(tmp_path):
   program = _program(tmp_path, model=Skips(), reset_for_eval=True)
   out = program.run(None, 5)
   assert out.processed_decode_metrics['twice'] == pytest.approx((4 + 6) / 2)
+
+
+class Counts(Partitioner):
+  """Its metrics are counts of two classes."""
+
+  def decode_step_for(self, batch):
+    counts = np.float32([batch.x[0], 2.0])
+    return lambda *_: types.SimpleNamespace(
+      weighted_scalars=NestedMap(codes=(counts, np.float32(1.0))),
+      per_example_out=NestedMap(y=batch.x),
+    )
+
+
+def test_counts_of_classes(tmp_path):
+  metrics = base_metrics.HistogramMetrics.config(histogram_key='codes')
+  out = _program(tmp_path, Counts(), metrics=metrics, reset_for_eval=True).run(
+    None, 5
+  )
+  # 1 + 2 + 3 and 3 * 2: two classes alike.
+  assert out.decode_metrics == pytest.approx(
+    {'codes_pplx': 2.0, 'codes_entropy': np.log(2), 'codes_coverage': 1.0}
+  )
+  with pytest.raises(
+    ValueError, match=r"'codes' .* number, got the shape \(2,"
+  ):
+    _program(tmp_path, Counts(), reset_for_eval=True).run(None, 5)
 
 
 def test_all_processes_have_the_metrics_of_the_first(tmp_path, monkeypatch):

@@ -70,3 +70,20 @@ def test_nothing_to_pack():
   )
   assert not made.weighted_scalars
   assert not made.summary_tensors
+
+
+def _weighted(loss, weight=1.0):
+  counts = NestedMap(counts=(jnp.float32([1.0, 2.0]), jnp.float32(weight)))
+  return step_types.StepFnOutput(loss, counts, NestedMap(), {})
+
+
+def test_arrays_have_weights_in_decoding():
+  made = jax.jit(lambda: step_types.pack_output(_weighted(None, 3.0)))()
+  value, weight = jax.device_get(made.weighted_scalars).counts
+  np.testing.assert_array_equal(value, [1.0, 2.0])
+  assert weight == 3.0
+
+
+def test_an_array_among_the_scalars_of_a_loss():
+  with pytest.raises(ValueError, match="'counts' must be numbers, got the sha"):
+    step_types.pack_output(_weighted(jnp.float32(1.0)))
