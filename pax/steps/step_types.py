@@ -13,7 +13,7 @@ import numpy as np
 from flax import struct
 from jax.typing import ArrayLike
 
-from praxis import pytypes
+from praxis import base_layer, pytypes
 
 JTensor = pytypes.JTensor
 NestedMap = pytypes.NestedMap
@@ -138,6 +138,8 @@ class StepOutput:
 def pack_output(output: StepFnOutput) -> StepOutput:
   """Returns the output with packed float scalars, without clu metrics.
 
+  Of a scalar summary that is an array the mean is kept.
+
   Raises:
     ValueError: A clu metric is not a weighted scalar too, or a step with a loss
       has a weighted array.
@@ -153,6 +155,10 @@ def pack_output(output: StepFnOutput) -> StepOutput:
       ' not weighted scalars; return pairs or WeightedScalarCluMetric from'
       ' compute_loss and decode, or use a step of Partitioner.partition'
     )
+  summaries = {
+    key: jnp.mean(x) if x.ndim and is_scalar_summary(key) else x
+    for key, x in summaries.items()
+  }
   floats = {name: x for name, x in summaries.items() if _is_float_scalar(x)}
   packed = {
     **{(_VALUE, name): pair[0] for name, pair in scalars.items()},
@@ -169,6 +175,13 @@ def pack_output(output: StepFnOutput) -> StepOutput:
     tensors={k: x for k, x in summaries.items() if k not in floats},
     per_example_out=output.per_example_out,
   )
+
+
+def is_scalar_summary(key: str) -> bool:
+  """Returns whether the suffix of a key is that of a number."""
+  kind = base_layer.get_summary_type_from_key(key)
+  scalar = base_layer.SummaryType.SCALAR
+  return base_layer.get_summary_base_type(kind) is scalar
 
 
 def check_weighted_scalars(pairs: Mapping[str, tuple[Any, Any]]) -> None:

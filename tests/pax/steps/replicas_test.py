@@ -49,12 +49,13 @@ def test_scalars_are_weighted_and_a_weight_of_zero_counts_nothing():
 def test_summaries_are_means_images_are_the_first():
   made = _on_two(
     lambda x: replicas.mean_summaries(
-      {'scalar': x, 'vector': x[None]}, 'batch'
+      {'norm_scalar': x, 'rows_scalar': x[None], 'x_image': x[None]}, 'batch'
     ),
     [1.0, 4.0],
   )
-  assert float(made['scalar']) == 2.5
-  np.testing.assert_array_equal(made['vector'], [1.0])
+  assert float(made['norm_scalar']) == 2.5
+  np.testing.assert_array_equal(made['rows_scalar'], [2.5])
+  np.testing.assert_array_equal(made['x_image'], [1.0])
 
 
 @pytest.mark.parametrize(
