@@ -207,6 +207,7 @@ class _DecodeAccumulator:
     self._processed: list[WeightedScalars] = []
     # clu metrics of `process_decode_out`, merged over the batches.
     self._clu_metrics: dict[str, Any] = {}
+    self._summaries = metric_accumulator.SummaryAccumulator()
     self.outputs: list[tuple[str | None, NestedMap]] = []
     self.num_batches = 0
 
@@ -217,7 +218,11 @@ class _DecodeAccumulator:
     inp: base_input.BaseInput,
   ) -> None:
     self.num_batches += 1
-    self._metrics.append(jax.device_get(output.weighted_scalars))
+    metrics, tensors = jax.device_get(
+      (output.weighted_scalars, output.summary_tensors)
+    )
+    self._metrics.append(metrics)
+    self._summaries.add(tensors)
     rows = NestedMap(metric_accumulator.gather_to_host(output.per_example_out))
     xla_passthrough.merge_back_xla_unsupported_batch(rows, host_inputs)
     if jax.process_index():
@@ -258,8 +263,21 @@ class _DecodeAccumulator:
         **summaries.tags.weighted_scalars(decoded, _DECODE),
         **summaries.tags.weighted_scalars(processed, _PROCESS),
         **{f'{prefix}{name}': value for name, value in clu_values.items()},
+        **self._summaries.scalars,
+        **self._media(),
       },
     )
+
+  def _media(self) -> dict[str, summaries.media.Media]:
+    """Returns media by tag, audio with the `sample_rate` of the model."""
+    media = self._summaries.media
+    rate = getattr(self._task.model, 'sample_rate', None)
+    if rate is None:
+      return media
+    return {
+      tag: dataclasses.replace(item, sample_rate=rate)
+      for tag, item in media.items()
+    }
 
   def _aggregate(
     self, by_batch: list[WeightedScalars]

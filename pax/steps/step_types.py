@@ -110,7 +110,7 @@ class StepOutput:
   # Weighted scalars, and summaries that are float scalars.
   scalars: PackedScalars
   # (array, weight) by name, in decoding only.
-  weighted_arrays: dict[str, tuple[JTensor, JTensor]]
+  weighted_arrays: dict[str, tuple[ArrayLike, ArrayLike]]
   # Other summaries by path.
   tensors: dict[str, JTensor]
   # Arrays [B, ...] with a row per example. Empty in training unless

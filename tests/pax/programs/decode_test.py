@@ -62,6 +62,7 @@ class Partitioner(host_partitioner.HostPartitioner):
       return types.SimpleNamespace(
         weighted_scalars=NestedMap(x=(batch.x[0], batch.x[0])),
         per_example_out=NestedMap(y=batch.x),
+        summary_tensors={},
       )
 
     return step
@@ -139,6 +140,29 @@ def test_metrics_that_the_first_batch_lacks(tmp_path):
   assert out.processed_decode_metrics['twice'] == pytest.approx((4 + 6) / 2)
 
 
+class Reports(Partitioner):
+  """Its layers report the row, and a sound of one sample."""
+
+  def decode_step_for(self, batch):
+    summaries = {'row_scalar': batch.x[0], 'sound_audio': batch.x[None, None]}
+    return lambda *_: types.SimpleNamespace(
+      weighted_scalars=NestedMap(),
+      per_example_out=NestedMap(y=batch.x),
+      summary_tensors=summaries,
+    )
+
+
+def test_summaries_of_layers(tmp_path):
+  model = Model()
+  model.sample_rate = 8000
+  program = _program(tmp_path, Reports(), model=model, reset_for_eval=True)
+  scalars = program.run(None, 5).scalars
+  assert scalars['row_scalar'] == pytest.approx((1 + 2 + 3) / 3)
+  sound = scalars['sound_audio']
+  assert sound.sample_rate == 8000
+  np.testing.assert_array_equal(np.ravel(sound.value), [1.0, 2.0, 3.0])
+
+
 class Counts(Partitioner):
   """Its metrics are counts of two classes."""
 
@@ -147,6 +171,7 @@ class Counts(Partitioner):
     return lambda *_: types.SimpleNamespace(
       weighted_scalars=NestedMap(codes=(counts, np.float32(1.0))),
       per_example_out=NestedMap(y=batch.x),
+      summary_tensors={},
     )
 
 
