@@ -201,6 +201,15 @@ def broadcast_from_first_process(number: int) -> int:
   return int(multihost_utils.broadcast_one_to_all(number))
 
 
+def is_set_on_all_processes(flag: bool) -> bool:
+  """Returns whether all processes, which all call it, pass True."""
+  if jax.process_count() == 1:
+    return flag
+  from jax.experimental import multihost_utils
+
+  return bool(np.all(multihost_utils.process_allgather(np.asarray(flag))))
+
+
 def broadcast_json_from_first_process(value: Any) -> Any:
   """Returns the JSON value of process 0, on all processes."""
   if jax.process_count() == 1:
