@@ -310,6 +310,7 @@ def _output(scalars: Any, examples: Any) -> steps.StepOutput:
   return steps.StepOutput(
     loss=scalars,
     scalars=scalars,
+    weighted_arrays=scalars,
     tensors=scalars,
     per_example_out=examples,
   )

@@ -13,7 +13,10 @@ from absl import logging
 
 from pax import io_utils, storage, tasks_lib, train_states
 from pax.checkpoints import paths, reading
-from pax.programs.metric_accumulator import broadcast_from_first_process
+from pax.programs.metric_accumulator import (
+  broadcast_from_first_process,
+  is_set_on_all_processes,
+)
 from pax.programs.preemption import PreemptionHandler
 
 TrainState = train_states.TrainState
@@ -119,7 +122,10 @@ class CheckpointFollower:
     while (step := self._wait_for_checkpoint(last_seen)) is not None:
       last_seen = step
       is_last = self._is_last(step)
-      if (state := self._read(step)) is not None:
+      state = self._read(step)
+      # Training may delete it before one process has read it, or its file
+      # system may show it late: all processes evaluate it, or none.
+      if is_set_on_all_processes(state is not None) and state is not None:
         yield step, state, is_last
       del state
       if is_last:

@@ -207,6 +207,7 @@ class _DecodeAccumulator:
     self._processed: list[WeightedScalars] = []
     # clu metrics of `process_decode_out`, merged over the batches.
     self._clu_metrics: dict[str, Any] = {}
+    self._summaries = metric_accumulator.SummaryAccumulator()
     self.outputs: list[tuple[str | None, NestedMap]] = []
     self.num_batches = 0
 
@@ -217,7 +218,11 @@ class _DecodeAccumulator:
     inp: base_input.BaseInput,
   ) -> None:
     self.num_batches += 1
-    self._metrics.append(jax.device_get(output.weighted_scalars))
+    metrics, tensors = jax.device_get(
+      (output.weighted_scalars, output.summary_tensors)
+    )
+    self._metrics.append(metrics)
+    self._summaries.add(tensors)
     rows = NestedMap(metric_accumulator.gather_to_host(output.per_example_out))
     xla_passthrough.merge_back_xla_unsupported_batch(rows, host_inputs)
     if jax.process_index():
@@ -237,12 +242,18 @@ class _DecodeAccumulator:
 
   def result(self, state: TrainState) -> DecodeProgramOutput:
     decoded = self._aggregate(self._metrics)
-    processed = self._aggregate(self._processed)
-    prefix = self._task.decode.metrics_prefix
     clu_values = {
-      name: _clu_value(name, metric)
+      name: _number(name, metric.compute())
       for name, metric in self._clu_metrics.items()
     }
+    # All processes need the metrics of process 0: those that stop early by
+    # them stop at the same step.
+    processed, clu_values = (
+      metric_accumulator.broadcast_json_from_first_process(
+        (self._aggregate(self._processed), clu_values)
+      )
+    )
+    prefix = self._task.decode.metrics_prefix
     return DecodeProgramOutput(
       state,
       decode_metrics=_values(decoded),
@@ -252,29 +263,46 @@ class _DecodeAccumulator:
         **summaries.tags.weighted_scalars(decoded, _DECODE),
         **summaries.tags.weighted_scalars(processed, _PROCESS),
         **{f'{prefix}{name}': value for name, value in clu_values.items()},
+        **self._summaries.scalars,
+        **self._media(),
       },
     )
+
+  def _media(self) -> dict[str, summaries.media.Media]:
+    """Returns media by tag, audio with the `sample_rate` of the model."""
+    media = self._summaries.media
+    rate = getattr(self._task.model, 'sample_rate', None)
+    if rate is None:
+      return media
+    return {
+      tag: dataclasses.replace(item, sample_rate=rate)
+      for tag, item in media.items()
+    }
 
   def _aggregate(
     self, by_batch: list[WeightedScalars]
   ) -> dict[str, tuple[float, float]]:
     """Returns `task.metrics` over all batches."""
-    if not by_batch or not by_batch[0]:
+    if not any(by_batch):
       return {}
     aggregator: base_metrics.BaseMetrics = self._task.metrics_aggregator
-    return jax.tree.map(float, dict(aggregator.aggregate(by_batch)))
+    return {
+      name: (_number(name, value), _number(name, weight))
+      for name, (value, weight) in aggregator.aggregate(by_batch).items()
+    }
 
 
 def _values(pairs: Mapping[str, tuple[float, float]]) -> dict[str, float]:
   return {name: value for name, (value, _) in pairs.items()}
 
 
-def _clu_value(name: str, metric: Any) -> float:
-  """Returns the number that a clu metric computes."""
-  value = np.asarray(metric.compute())
-  if value.ndim:
+def _number(name: str, value: Any) -> float:
+  """Returns a metric as a number."""
+  array = np.asarray(value)
+  if array.ndim:
     raise ValueError(
-      f'the metric {name!r} of process_decode_out must compute a number, got'
-      f' the shape {value.shape}; return such values in the outputs'
+      f'the metric {name!r} of decoding must be a number, got the shape'
+      f' {array.shape}; reduce it by task.metrics, such as HistogramMetrics, or'
+      ' return it in the outputs'
     )
-  return float(value)
+  return float(array)

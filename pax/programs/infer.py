@@ -23,8 +23,9 @@ from pax import (
   tf_records,
   train_states,
   working_copy,
+  xla_passthrough,
 )
-from pax.programs import eval_batches, metric_accumulator
+from pax.programs import eval_batches, metric_accumulator, program
 from pax.programs.jobs import Outcome
 from pax.programs.preemption import PreemptedError, PreemptionHandler
 from praxis import base_input, pytypes
@@ -54,6 +55,10 @@ class InferJob:
   _common_end: eval_batches.CommonEnd = dataclasses.field(
     default_factory=eval_batches.CommonEnd, init=False, repr=False
   )
+
+  def __post_init__(self) -> None:
+    # Outputs of equal names would replace each other.
+    program.check_unique_names(self.inputs)
 
   def run(self) -> Outcome:
     """Writes `output/<input>/output.tfrecord-xxxxx-of-yyyyy` for each input.
@@ -136,7 +141,11 @@ class InferJob:
   def _infer_batches(
     self, inp: base_input.BaseInput, index: int
   ) -> Iterator[NestedMap]:
-    """Yields the outputs of each batch as numpy arrays."""
+    """Yields the outputs of each batch as numpy arrays.
+
+    Strings of the batch, which devices cannot hold, are outputs if the schema
+    has their names.
+    """
     key = jax.random.key(self.partitioner.task.infer.random_seed)
     key = jax.random.fold_in(key, index)
 
@@ -149,10 +158,15 @@ class InferJob:
         inp, before_batch, self.preemption.read, self._common_end, pads=False
       )
     ):
-      batch = self.partitioner.put_batch(host_batch)
+      numbers, host_inputs, _ = xla_passthrough.split_out_xla_unsupported_batch(
+        host_batch
+      )
+      batch = self.partitioner.put_batch(numbers)
       step = self.partitioner.infer_step_for(batch)
       rows = step(self.state, batch, jax.random.fold_in(key, batch_index))
-      yield metric_accumulator.gather_to_host(rows)
+      rows = NestedMap(metric_accumulator.gather_to_host(rows))
+      names = self.runner.output_schema.keys() & host_inputs.keys()
+      yield NestedMap({name: host_inputs[name] for name in names} | rows)
 
   def _write_metadata(self, folder: pathlib.Path, name: str) -> None:
     schema = tf_records.flat(self.runner.output_schema)

@@ -59,6 +59,40 @@ class WeightedMeans:
     }
 
 
+class SummaryAccumulator:
+  """Means of scalar summaries over batches, and the first media, by tag."""
+
+  def __init__(self, sums: Mapping[str, Sequence[float]] | None = None):
+    """Starts with the `sums` of other scalars."""
+    self._scalars = WeightedMeans(sums)
+    # Images, audio clips and texts of the first batches, and histograms.
+    self.media: dict[str, summaries.media.Media] = {}
+
+  @property
+  def sums(self) -> dict[str, list[float]]:
+    """As `WeightedMeans.sums`."""
+    return self._scalars.sums
+
+  @property
+  def scalars(self) -> dict[str, float]:
+    """The mean over batches of each scalar."""
+    return {name: mean for name, (mean, _) in self._scalars.pairs().items()}
+
+  def add(self, tensors: Mapping[str, Any]) -> None:
+    """Adds the summaries of a batch, on the host, by key."""
+    self._scalars.add(
+      {
+        summaries.tags.of_key(key): (value, 1)
+        for key, value in tensors.items()
+        if base_layer.get_summary_type_from_key(key) in _SCALARS
+      }
+    )
+    for tag, media in summaries.tags.media_of(tensors).items():
+      if old := self.media.get(tag):
+        media = summaries.media.concatenate(old, media)
+      self.media[tag] = media
+
+
 class MetricAccumulator:
   """Means of losses, metrics and summaries, and the rows of all examples.
 
@@ -82,8 +116,7 @@ class MetricAccumulator:
     sums = sums or {}
     self._metrics = WeightedMeans(sums.get(_METRICS))
     self._loss = WeightedMeans(sums.get(_LOSS))
-    self._summaries = WeightedMeans(sums.get(_SUMMARIES))
-    self._media: dict[str, summaries.media.Media] = {}
+    self._summaries = SummaryAccumulator(sums.get(_SUMMARIES))
     self._rows: list[NestedMap] = []
     self.num_batches = 0
 
@@ -124,12 +157,12 @@ class MetricAccumulator:
   @property
   def layer_summaries(self) -> dict[str, float]:
     """The mean over batches of each scalar summary, by tag."""
-    return {name: mean for name, (mean, _) in self._summaries.pairs().items()}
+    return self._summaries.scalars
 
   @property
   def media(self) -> dict[str, summaries.media.Media]:
     """The first images, audio clips and texts, and the histograms, by tag."""
-    return dict(self._media)
+    return dict(self._summaries.media)
 
   def examples(self) -> list[tuple[str | None, NestedMap]]:
     """Returns (enumeration id or None, outputs) of each example."""
@@ -149,17 +182,7 @@ class MetricAccumulator:
     self._metrics.add(scalars)
     weight = scalars[self._loss_name][1] if self._loss_name in scalars else 1
     self._loss.add({summaries.tags.LOSS: (loss, weight)})
-    self._summaries.add(
-      {
-        summaries.tags.of_key(key): (value, 1)
-        for key, value in tensors.items()
-        if base_layer.get_summary_type_from_key(key) in _SCALARS
-      }
-    )
-    for tag, media in summaries.tags.media_of(tensors).items():
-      if old := self._media.get(tag):
-        media = summaries.media.concatenate(old, media)
-      self._media[tag] = media
+    self._summaries.add(tensors)
     if jax.tree.leaves(output.per_example_out) or host_inputs:
       rows = NestedMap(gather_to_host(output.per_example_out))
       xla_passthrough.merge_back_xla_unsupported_batch(rows, host_inputs)
@@ -176,6 +199,15 @@ def broadcast_from_first_process(number: int) -> int:
   from jax.experimental import multihost_utils
 
   return int(multihost_utils.broadcast_one_to_all(number))
+
+
+def is_set_on_all_processes(flag: bool) -> bool:
+  """Returns whether all processes, which all call it, pass True."""
+  if jax.process_count() == 1:
+    return flag
+  from jax.experimental import multihost_utils
+
+  return bool(np.all(multihost_utils.process_allgather(np.asarray(flag))))
 
 
 def broadcast_json_from_first_process(value: Any) -> Any:

@@ -61,6 +61,8 @@ def decode_step(
 ) -> StepFnOutput:
   """Returns the output of `model.decode` on a batch, without a loss.
 
+  Metrics are those of `task.metrics` over the replicas.
+
   Args:
     settings: The task whose model decodes, and where it runs.
     state: The train state; optimizer states may be absent.
@@ -87,7 +89,9 @@ def decode_step(
   summaries = forward_lib.layer_summaries(updated_vars)
   return StepFnOutput(
     loss=None,
-    weighted_scalars=replicas.mean_scalars(scalars, axis_name),
+    weighted_scalars=task.metrics_aggregator.aggregate(scalars)
+    if axis_name
+    else scalars,
     per_example_out=per_example_out,
     summary_tensors=replicas.mean_summaries(summaries, axis_name),
     clu_metrics=replicas.reduce_clu_metrics(clu_metrics, axis_name),

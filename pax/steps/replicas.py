@@ -13,7 +13,11 @@ import jax
 import jax.numpy as jnp
 
 from pax import base_metrics
-from pax.steps.step_types import CluMetrics
+from pax.steps.step_types import (
+  CluMetrics,
+  check_weighted_scalars,
+  is_scalar_summary,
+)
 from praxis import base_layer, pytypes
 from praxis.pytypes import Nested
 
@@ -40,9 +44,14 @@ def pmean(x: JTensor, axis_name: str) -> JTensor:
 
 
 def mean_scalars(scalars: NestedMap, axis_name: str | None) -> NestedMap:
-  """Returns (weighted mean, sum of weights) over the replicas by one psum."""
+  """Returns (weighted mean, sum of weights) over the replicas by one psum.
+
+  Raises:
+    ValueError: There are replicas, and a value is an array.
+  """
   if axis_name is None or not scalars:
     return scalars
+  check_weighted_scalars(scalars)
   values, weights = (
     jnp.stack([pair[i] for pair in scalars.values()]) for i in (0, 1)
   )
@@ -77,12 +86,12 @@ def reduce_clu_metrics(
 def mean_summaries(
   summaries: dict[str, JTensor], axis_name: str | None
 ) -> dict[str, JTensor]:
-  """Returns the summaries with float scalars averaged over the replicas."""
+  """Returns the summaries with floats of scalars averaged over replicas."""
   if axis_name is None:
     return summaries
   return {
     name: pmean(value, axis_name)
-    if jnp.issubdtype(value.dtype, jnp.floating) and value.ndim == 0
+    if jnp.issubdtype(value.dtype, jnp.floating) and is_scalar_summary(name)
     else value
     for name, value in summaries.items()
   }

@@ -13,7 +13,7 @@ import numpy as np
 from flax import struct
 from jax.typing import ArrayLike
 
-from praxis import pytypes
+from praxis import base_layer, pytypes
 
 JTensor = pytypes.JTensor
 NestedMap = pytypes.NestedMap
@@ -21,7 +21,8 @@ NestedMap = pytypes.NestedMap
 # Arrays by name, each with the rows of the batch as its first dimension: the
 # rows of one host as numpy arrays, or all rows as global jax.Arrays.
 Batch = NestedMap
-# A value and its weight by name: float32 scalars, on devices or fetched.
+# A value and its weight by name: float32, on devices or fetched. Scalars; in
+# decoding also arrays, which `task.metrics` reduces.
 WeightedScalars = Mapping[str, tuple[ArrayLike, ArrayLike]]
 
 # clu metrics by name: objects with `merge`, `reduce` and `compute`.
@@ -108,6 +109,8 @@ class StepOutput:
   loss: JTensor
   # Weighted scalars, and summaries that are float scalars.
   scalars: PackedScalars
+  # (array, weight) by name, in decoding only.
+  weighted_arrays: dict[str, tuple[ArrayLike, ArrayLike]]
   # Other summaries by path.
   tensors: dict[str, JTensor]
   # Arrays [B, ...] with a row per example. Empty in training unless
@@ -123,6 +126,7 @@ class StepOutput:
         name: (value, weights[name])
         for name, value in self.scalars.of_kind(_VALUE).items()
       }
+      | self.weighted_arrays
     )
 
   @property
@@ -134,16 +138,27 @@ class StepOutput:
 def pack_output(output: StepFnOutput) -> StepOutput:
   """Returns the output with packed float scalars, without clu metrics.
 
+  Of a scalar summary that is an array the mean is kept.
+
   Raises:
-    ValueError: A clu metric is not a weighted scalar too.
+    ValueError: A clu metric is not a weighted scalar too, or a step with a loss
+      has a weighted array.
   """
-  scalars, summaries = output.weighted_scalars, output.summary_tensors
-  if others := sorted({*(output.clu_metrics or ())} - {*scalars}):
+  pairs, summaries = output.weighted_scalars, output.summary_tensors
+  if output.loss is not None:
+    check_weighted_scalars(pairs)
+  arrays = {k: pair for k, pair in pairs.items() if jnp.ndim(pair[0])}
+  scalars = {k: pair for k, pair in pairs.items() if k not in arrays}
+  if others := sorted({*(output.clu_metrics or ())} - {*pairs}):
     raise ValueError(
       f'programs average (value, weight) pairs, and the metrics {others} are'
       ' not weighted scalars; return pairs or WeightedScalarCluMetric from'
       ' compute_loss and decode, or use a step of Partitioner.partition'
     )
+  summaries = {
+    key: jnp.mean(x) if x.ndim and is_scalar_summary(key) else x
+    for key, x in summaries.items()
+  }
   floats = {name: x for name, x in summaries.items() if _is_float_scalar(x)}
   packed = {
     **{(_VALUE, name): pair[0] for name, pair in scalars.items()},
@@ -156,9 +171,33 @@ def pack_output(output: StepFnOutput) -> StepOutput:
     scalars=PackedScalars(
       jnp.stack(values) if values else jnp.zeros(0), tuple(packed)
     ),
+    weighted_arrays=arrays,
     tensors={k: x for k, x in summaries.items() if k not in floats},
     per_example_out=output.per_example_out,
   )
+
+
+def is_scalar_summary(key: str) -> bool:
+  """Returns whether the suffix of a key is that of a number."""
+  kind = base_layer.get_summary_type_from_key(key)
+  scalar = base_layer.SummaryType.SCALAR
+  return base_layer.get_summary_base_type(kind) is scalar
+
+
+def check_weighted_scalars(pairs: Mapping[str, tuple[Any, Any]]) -> None:
+  """Checks that values and weights are numbers.
+
+  Raises:
+    ValueError: One is an array.
+  """
+  for name, pair in pairs.items():
+    shapes = [jnp.shape(x) for x in pair]
+    if any(shapes):
+      raise ValueError(
+        f'value and weight of the weighted scalar {name!r} must be numbers, got'
+        f' the shapes {shapes}; reduce them in compute_loss, or return an array'
+        ' among the outputs per example or by add_summary'
+      )
 
 
 def _is_float_scalar(x: JTensor) -> bool:

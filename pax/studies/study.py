@@ -19,7 +19,7 @@ from pax import exit_codes, side_files
 from pax.studies import errors, trial_metrics
 from pax.studies.search import Search
 from pax.summaries import jsonl
-from pax.tuning import aggregators, space
+from pax.tuning import aggregators, interfaces, space
 from pax.tuning.trial import Status, Trial
 
 STUDY_FILE = 'study.jsonl'
@@ -59,10 +59,21 @@ class _TrialState:
   # Bytes of metrics and number of steps that were read.
   num_bytes: int = 0
   num_steps: int = 0
+  # Metrics of the last of these steps, which later inputs may complete.
+  last_metrics: dict[str, float] | None = None
   # Whether it was asked to stop.
   stopped_early: bool = False
   # Number of signals that it was sent because the study stops.
   num_stops: int = 0
+
+  def take_new_steps(self, history: interfaces.History) -> range:
+    """Returns the numbers of steps that end with one that has new metrics."""
+    seen = min(self.num_steps, len(history))
+    if seen and history[seen - 1][1] != self.last_metrics:
+      seen -= 1
+    self.num_steps = len(history)
+    self.last_metrics = history[-1][1] if history else None
+    return range(seen + 1, self.num_steps + 1)
 
 
 class Study:
@@ -229,10 +240,9 @@ class Study:
     others = {
       other: self._read_metrics(other).history for other in self._trials
     }
-    first, state.num_steps = state.num_steps, len(metrics.history)
     return any(
       search.should_stop(id, others | {id: metrics.history[:end]})
-      for end in range(first + 1, state.num_steps + 1)
+      for end in state.take_new_steps(metrics.history)
     )
 
   def _evaluated(self, trial: Trial, *, stopped_early: bool = False) -> Trial:
@@ -256,7 +266,12 @@ class Study:
   def _read_metrics(self, id: int) -> trial_metrics.TrialHistory:
     search = self._search
     directories = self._directories(id)
-    return trial_metrics.read(directories, search.metrics_from, search.reward)
+    return trial_metrics.read(
+      directories,
+      search.metrics_from,
+      search.reward,
+      is_running=id in self._running,
+    )
 
   def _directories(self, id: int) -> dict[str, str]:
     """The directories of the runs of a trial, by sub-experiment."""

@@ -56,6 +56,8 @@ def read(
   job_log_dirs: Mapping[str, str],
   metrics_from: str,
   reward: interfaces.BaseReward | None,
+  *,
+  is_running: bool = False,
 ) -> TrialHistory:
   """Reads the metrics of a trial.
 
@@ -64,14 +66,22 @@ def read(
       suffix of the names of metrics.
     metrics_from: 'train', 'eval' or 'decode': the steps to return.
     reward: computes the metric `reward` of each step.
+    is_running: whether the trial may still write metrics of its last step; the
+      step is left out while metrics that the step before has are missing.
   """
   history: list[tuple[int, dict[str, float]]] = []
+  is_complete = True
   for index, (part, directory) in enumerate(job_log_dirs.items()):
     first = index * aggregators.SUB_EXPERIMENT_STEP_OFFSET
     suffix = f':{part}' if part else ''
-    for step, metrics in _by_step(directory, metrics_from).items():
+    by_step, is_last_complete = _by_step(directory, metrics_from)
+    if by_step:
+      is_complete = is_last_complete
+    for step, metrics in by_step.items():
       named = {f'{name}{suffix}': value for name, value in metrics.items()}
       history.append((first + step, named))
+  if is_running and not is_complete:
+    history.pop()
   for index, (step, metrics) in enumerate(history):
     if reward and all(m.match_items(metrics) for m in reward.used_metrics):
       try:
@@ -87,8 +97,16 @@ def num_bytes(job_log_dirs: Mapping[str, str]) -> int:
   return sum(file.stat().st_size for file in files if file.exists())
 
 
-def _by_step(directory: str, metrics_from: str) -> dict[int, dict[str, float]]:
+def _by_step(
+  directory: str, metrics_from: str
+) -> tuple[dict[int, dict[str, float]], bool]:
+  """Returns metrics by step, and whether those of the last step are its own.
+
+  If not, some are of the step before: each input writes its own record.
+  """
   latest: dict[str, float] = {}
+  # Step of each split of `metrics_from`.
+  split_steps: dict[str, int] = {}
   speeds: dict[str, float] = {}
   by_step: dict[int, dict[str, float]] = {}
   path = os.path.join(directory, writer.METRICS_FILE)
@@ -103,10 +121,11 @@ def _by_step(directory: str, metrics_from: str) -> dict[int, dict[str, float]]:
       elif tag not in _NOT_METRICS:
         latest[prefix + tag.removeprefix(tags.METRICS_PREFIX)] = float(value)
     if split.startswith(_SPLITS[metrics_from]):
+      split_steps[split] = step
       # After a restart the same step comes again.
       by_step.pop(step, None)
       by_step[step] = latest | _mean_speeds(speeds)
-  return by_step
+  return by_step, len(set(split_steps.values())) <= 1
 
 
 def _mean_speeds(speeds: Mapping[str, float]) -> dict[str, float]:

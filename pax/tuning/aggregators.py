@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import abc
+import math
 import statistics
 
 from pax.tuning import interfaces
@@ -65,7 +66,10 @@ class AverageMetricValues(MultiSubExperimentCrossStepMetricAggregator):
 
 
 class MetricsWithMaxValue(MultiSubExperimentCrossStepMetricAggregator):
-  """The metrics of the step with the largest value of one; ties: the last."""
+  """The metrics of the step with the largest value of one.
+
+  The last of those steps; NaN counts only if there is no number.
+  """
 
   # The metric to compare; None: the reward.
   metric: Metric | None = None
@@ -77,7 +81,10 @@ class MetricsWithMaxValue(MultiSubExperimentCrossStepMetricAggregator):
 
 
 class MetricsWithMinValue(MultiSubExperimentCrossStepMetricAggregator):
-  """The metrics of the step with the smallest value of one; ties: the last."""
+  """The metrics of the step with the smallest value of one.
+
+  The last of those steps; NaN counts only if there is no number.
+  """
 
   # The metric to compare; None: the reward.
   metric: Metric | None = None
@@ -94,4 +101,9 @@ def _best(
   metric = metric or _REWARD
   # `max` returns the first of equal values.
   latest_first = [metrics for _, metrics in reversed(history)]
-  return max(latest_first, key=lambda metrics: sign * metric.get_value(metrics))
+
+  def rank(metrics: dict[str, float]) -> tuple[bool, float]:
+    value = metric.get_value(metrics)
+    return not math.isnan(value), sign * value
+
+  return max(latest_first, key=rank)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Iterable, Sequence
 
 from pax.tuning import interfaces
@@ -53,7 +54,10 @@ class EarlyStoppingError(BaseException):
 
 
 class _StepRules(interfaces.BaseEarlyStoppingPolicy):
-  """Rules that apply to the first metrics of a trial at or after a step."""
+  """Rules that apply to the first metrics of a trial at or after a step.
+
+  NaN is worse than all numbers.
+  """
 
   # The metric to compare; None: the reward.
   metric: Metric | None = None
@@ -73,8 +77,8 @@ class _StepRules(interfaces.BaseEarlyStoppingPolicy):
 
     Args:
       rule: index of the rule.
-      value: of the trial.
-      others: values of the other trials.
+      value: of the trial; larger is better.
+      others: those of the other trials.
     """
 
   def _should_stop(
@@ -84,8 +88,8 @@ class _StepRules(interfaces.BaseEarlyStoppingPolicy):
       value, is_new = self._value_at(step, history)
       if is_new and value is not None:
         values = [self._value_at(step, other)[0] for other in others]
-        known = [v for v in values if v is not None]
-        if self._is_behind(rule, value, known):
+        known = [self._goodness(v) for v in values if v is not None]
+        if self._is_behind(rule, self._goodness(value), known):
           return True
     return False
 
@@ -99,8 +103,11 @@ class _StepRules(interfaces.BaseEarlyStoppingPolicy):
         return metric.get_value(metrics), index == len(history)
     return None, False
 
-  def _is_worse(self, value: float, other: float) -> bool:
-    return value < other if self.maximize else value > other
+  def _goodness(self, value: float) -> float:
+    """A number that is larger for better values."""
+    if math.isnan(value):
+      return -math.inf
+    return value if self.maximize else -value
 
 
 class EarlyStoppingByValue(_StepRules):
@@ -125,7 +132,7 @@ class EarlyStoppingByValue(_StepRules):
     return [step for step, _ in self._rules]
 
   def _is_behind(self, rule: int, value: float, others: list[float]) -> bool:
-    return self._is_worse(value, self._rules[rule][1])
+    return value < self._goodness(self._rules[rule][1])
 
 
 class EarlyStoppingByRank(_StepRules):
@@ -169,5 +176,4 @@ class EarlyStoppingByRank(_StepRules):
       index = rank - 1
     if index >= len(others):
       return False
-    ranked = sorted(others, reverse=self.maximize)
-    return self._is_worse(value, ranked[index])
+    return value < sorted(others, reverse=True)[index]

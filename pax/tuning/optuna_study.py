@@ -9,6 +9,7 @@ record follows it.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import pathlib
 from collections.abc import Iterable, Sequence
@@ -92,7 +93,9 @@ class OptunaStudy:
       )
     trial_id = self._trial_id(found)
     for step, value in values:
-      if step not in found.intermediate_values:
+      known = found.intermediate_values.get(step)
+      # Another input may have changed the value since it was recorded.
+      if known is None or (known != value and not math.isnan(value)):
         self._storage.set_trial_intermediate_value(trial_id, step, value)
     is_pruned = self.study.pruner.prune(
       self.study, self._storage.get_trial(trial_id)

@@ -124,6 +124,22 @@ def test_one_that_was_deleted_meanwhile_is_passed_over(tmp_path):
   assert _seen(_following(tmp_path, reader=Gone())) == [(30, True)]
 
 
+def test_one_that_another_process_cannot_read_is_passed_over(
+  tmp_path, monkeypatch
+):
+  _save(tmp_path, 10)
+  others = iter([False, True])
+
+  def is_set(flag):
+    can_others_read = next(others)
+    if not can_others_read:
+      _save(tmp_path, 30)
+    return flag and can_others_read
+
+  monkeypatch.setattr(checkpoint_follower, 'is_set_on_all_processes', is_set)
+  assert _seen(_following(tmp_path)) == [(30, True)]
+
+
 def test_a_damaged_checkpoint_is_an_error_with_the_remedy(tmp_path):
   class StepReader:
     def read(self, path):

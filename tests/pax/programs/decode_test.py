@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from pax import base_metrics, io_utils, programs
+from pax.programs import decode
 from praxis import base_input
 from praxis.pytypes import NestedMap
 from tests.pax.programs import host_partitioner
@@ -61,6 +62,7 @@ class Partitioner(host_partitioner.HostPartitioner):
       return types.SimpleNamespace(
         weighted_scalars=NestedMap(x=(batch.x[0], batch.x[0])),
         per_example_out=NestedMap(y=batch.x),
+        summary_tensors={},
       )
 
     return step
@@ -75,6 +77,8 @@ def _program(
   fold=False,
   output_pickle=True,
   cls=DecodeProgram,
+  model=None,
+  metrics=None,
   **fields,
 ):
   task = types.SimpleNamespace(
@@ -86,8 +90,10 @@ def _program(
       profiler_max_num_hosts=None,
       metrics_prefix='Metrics/',
     ),
-    model=Model(),
-    metrics_aggregator=base_metrics.MeanMetrics.config().Instantiate(),
+    model=model or Model(),
+    metrics_aggregator=(
+      metrics or base_metrics.MeanMetrics.config()
+    ).Instantiate(),
   )
   program = cls(Rows.config(name='rows', batch_size=1, **fields))
   program.setup(
@@ -119,6 +125,89 @@ def test_metrics_and_outputs_of_a_whole_epoch(tmp_path):
   )
   pairs = io_utils.load_outputs(tmp_path, 'rows', 'decoder')
   assert pairs[1] == ('key 2.0', {'y': 2.0, 'text': 'row 2'})
+
+
+def test_metrics_that_the_first_batch_lacks(tmp_path):
+  class Skips(Model):
+    """Has no metrics of the first row."""
+
+    def process_decode_out(self, input_obj, decode_out):
+      scalars, *rest = super().process_decode_out(input_obj, decode_out)
+      return scalars if decode_out.y[0] > 1 else NestedMap(), *rest
+
+  program = _program(tmp_path, model=Skips(), reset_for_eval=True)
+  out = program.run(None, 5)
+  assert out.processed_decode_metrics['twice'] == pytest.approx((4 + 6) / 2)
+
+
+class Reports(Partitioner):
+  """Its layers report the row, and a sound of one sample."""
+
+  def decode_step_for(self, batch):
+    summaries = {'row_scalar': batch.x[0], 'sound_audio': batch.x[None, None]}
+    return lambda *_: types.SimpleNamespace(
+      weighted_scalars=NestedMap(),
+      per_example_out=NestedMap(y=batch.x),
+      summary_tensors=summaries,
+    )
+
+
+def test_summaries_of_layers(tmp_path):
+  model = Model()
+  model.sample_rate = 8000
+  program = _program(tmp_path, Reports(), model=model, reset_for_eval=True)
+  scalars = program.run(None, 5).scalars
+  assert scalars['row_scalar'] == pytest.approx((1 + 2 + 3) / 3)
+  sound = scalars['sound_audio']
+  assert sound.sample_rate == 8000
+  np.testing.assert_array_equal(np.ravel(sound.value), [1.0, 2.0, 3.0])
+
+
+class Counts(Partitioner):
+  """Its metrics are counts of two classes."""
+
+  def decode_step_for(self, batch):
+    counts = np.float32([batch.x[0], 2.0])
+    return lambda *_: types.SimpleNamespace(
+      weighted_scalars=NestedMap(codes=(counts, np.float32(1.0))),
+      per_example_out=NestedMap(y=batch.x),
+      summary_tensors={},
+    )
+
+
+def test_counts_of_classes(tmp_path):
+  metrics = base_metrics.HistogramMetrics.config(histogram_key='codes')
+  out = _program(tmp_path, Counts(), metrics=metrics, reset_for_eval=True).run(
+    None, 5
+  )
+  # 1 + 2 + 3 and 3 * 2: two classes alike.
+  assert out.decode_metrics == pytest.approx(
+    {'codes_pplx': 2.0, 'codes_entropy': np.log(2), 'codes_coverage': 1.0}
+  )
+  with pytest.raises(
+    ValueError, match=r"'codes' .* number, got the shape \(2,"
+  ):
+    _program(tmp_path, Counts(), reset_for_eval=True).run(None, 5)
+
+
+def test_all_processes_have_the_metrics_of_the_first(tmp_path, monkeypatch):
+  """Their early stopping functions have to agree."""
+  sent = []
+  accumulator = decode.metric_accumulator
+
+  def run(index, broadcast):
+    monkeypatch.setattr(jax, 'process_index', lambda: index)
+    monkeypatch.setattr(
+      accumulator, 'broadcast_json_from_first_process', broadcast
+    )
+    program = _program(tmp_path, reset_for_eval=True)
+    return program.run(None, 5)
+
+  first = run(0, lambda value: sent.append(value) or value)
+  second = run(1, lambda value: sent[0])
+  assert set(first.processed_decode_metrics) == {'twice', 'half'}
+  assert second.processed_decode_metrics == first.processed_decode_metrics
+  assert second.scalars == first.scalars
 
 
 def test_no_pickle(tmp_path):

@@ -32,7 +32,11 @@ class Rows:
     self.count += 1
     if self.count > 3:
       raise StopIteration
-    return py_utils.NestedMap(x=np.full((1,), 10.0 * self.count, np.float32))
+    return py_utils.NestedMap(
+      x=np.full((1,), 10.0 * self.count, np.float32),
+      text=np.array([f'row {self.count}']),
+      unused=np.array(['']),
+    )
 
 
 class Partitioner:
@@ -47,6 +51,7 @@ class Partitioner:
   )
 
   def put_batch(self, batch):
+    assert set(batch) == {'x'}
     return batch
 
   def infer_step_for(self, batch):
@@ -76,8 +81,8 @@ class StopsAt:
     return read()
 
 
-def _run(directory, stops_at=0):
-  inputs = [Rows('one'), Rows('two')]
+def _run(directory, stops_at=0, names=('one', 'two')):
+  inputs = list(map(Rows, names))
   job = infer.InferJob(
     job_log_dir=str(directory),
     partitioner=Partitioner(),
@@ -110,6 +115,23 @@ def test_a_stopped_job_goes_on_with_the_next_input(tmp_path):
   assert _run(tmp_path) == (Outcome.DONE, [4, 4])
 
 
+def test_strings_of_the_schema_are_written(tmp_path, monkeypatch):
+  text = types.SimpleNamespace(shape=(), dtype=np.dtype(np.str_))
+  schema = {**RUNNER.output_schema, 'text': text}
+  monkeypatch.setattr(RUNNER, 'output_schema', schema)
+  monkeypatch.setattr(
+    RUNNER,
+    'serialize_outputs',
+    lambda rows: [tf_records.example(dict(rows, y=rows.y[0]))],
+  )
+  assert _run(tmp_path)[0] is Outcome.DONE
+  file = tmp_path / 'output' / 'one' / 'output.tfrecord-00000-of-00001'
+  with file.open('rb') as f:
+    found = [tf_records.parse_example(r) for r in tf_records.read(f)]
+  assert [row['text'] for row in found] == [[b'row 1'], [b'row 2'], [b'row 3']]
+  assert [row['y'] for row in found] == [20, 40, 60]
+
+
 def test_a_failure_leaves_no_half_of_a_file(tmp_path, monkeypatch):
   def fail(rows):
     raise OSError('the disk is full')
@@ -118,3 +140,9 @@ def test_a_failure_leaves_no_half_of_a_file(tmp_path, monkeypatch):
   with pytest.raises(OSError, match='the disk is full'):
     _run(tmp_path)
   assert not list((tmp_path / 'output' / 'one').iterdir())
+
+
+def test_inputs_of_one_name_would_replace_each_other(tmp_path):
+  with pytest.raises(ValueError, match="unique, got 'one' for 2 inputs"):
+    _run(tmp_path, names=('one', 'one'))
+  assert not (tmp_path / 'output').exists()

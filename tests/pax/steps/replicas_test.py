@@ -4,15 +4,18 @@
 
 from __future__ import annotations
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
+from pax import base_metrics
 from pax.partitioning import mesh
-from pax.steps import replicas
-from praxis import base_layer
+from pax.steps import eval_steps, replicas
+from praxis import base_layer, base_model
 from praxis.pytypes import NestedMap
 
 _FLAGS = base_layer.WeightHParamsCollection
@@ -46,12 +49,13 @@ def test_scalars_are_weighted_and_a_weight_of_zero_counts_nothing():
 def test_summaries_are_means_images_are_the_first():
   made = _on_two(
     lambda x: replicas.mean_summaries(
-      {'scalar': x, 'vector': x[None]}, 'batch'
+      {'norm_scalar': x, 'rows_scalar': x[None], 'x_image': x[None]}, 'batch'
     ),
     [1.0, 4.0],
   )
-  assert float(made['scalar']) == 2.5
-  np.testing.assert_array_equal(made['vector'], [1.0])
+  assert float(made['norm_scalar']) == 2.5
+  np.testing.assert_array_equal(made['rows_scalar'], [2.5])
+  np.testing.assert_array_equal(made['x_image'], [1.0])
 
 
 @pytest.mark.parametrize(
@@ -77,3 +81,43 @@ def test_one_program_combines_nothing():
   assert (float(made['v']), made['v'].dtype) == (2.0, jnp.float32)
   scalars = NestedMap(a=(1.0, 1.0))
   assert replicas.mean_scalars(scalars, None) is scalars
+
+
+class _Decoder(base_model.BaseModel):
+  """Its metrics are the values of its rows."""
+
+  def decode(self, batch):
+    pair = (batch.x[0], jnp.ones(()))
+    return NestedMap(largest=pair, mean=pair), NestedMap(), {}
+
+
+def test_decode_metrics_are_those_of_the_task_over_replicas():
+  of = base_metrics.MaxMetrics.config(metric_keys=['largest'])
+  both = base_metrics.CompositeMetrics.config(
+    metrics_p=[base_metrics.MeanMetrics.config(), of]
+  )
+  task = types.SimpleNamespace(
+    model=_Decoder(name='model'),
+    decode=types.SimpleNamespace(apply_mutable_list=[base_layer.SUMMARIES]),
+    metrics_aggregator=both.Instantiate(),
+    summary_verbosity=2,
+  )
+  settings = types.SimpleNamespace(
+    task=task,
+    axis_name=base_layer.PMAP_PARALLEL_AXIS_NAME,
+    activation_dtype=jnp.float32,
+    var_weight_hparams={},
+  )
+  state = types.SimpleNamespace(step=0, mdl_vars={})
+  made = _on_two(
+    lambda x: (
+      eval_steps.decode_step(
+        settings, state, NestedMap(x=x), jax.random.key(0)
+      ).weighted_scalars
+    ),
+    [[1.0], [4.0]],
+  )
+  assert jax.tree.map(float, made) == {
+    'largest': (4.0, 2.0),
+    'mean': (2.5, 2.0),
+  }

@@ -56,6 +56,20 @@ def test_what_is_no_float_scalar_keeps_its_array():
   assert summaries['image_image'].shape == (1, 2, 2, 3)
 
 
+def test_the_mean_of_a_scalar_summary_that_is_an_array():
+  summaries = {
+    'rows_scalar': jnp.float32([[1.0, 2.0], [3.0, 6.0]]),
+    'counts_aggregate_scalar': jnp.int32([1, 2]),
+    'x_histogram': jnp.float32([1.0, 2.0]),
+  }
+  made = step_types.pack_output(
+    step_types.StepFnOutput(None, {}, NestedMap(), summaries)
+  ).summary_tensors
+  assert float(made['rows_scalar']) == 3.0
+  assert float(made['counts_aggregate_scalar']) == 1.5
+  assert made['x_histogram'].shape == (2,)
+
+
 def test_metrics_without_a_mean():
   output = step_types.StepFnOutput(
     jnp.float32(1.0), {}, NestedMap(), {}, {'auc': object()}
@@ -70,3 +84,20 @@ def test_nothing_to_pack():
   )
   assert not made.weighted_scalars
   assert not made.summary_tensors
+
+
+def _weighted(loss, weight=1.0):
+  counts = NestedMap(counts=(jnp.float32([1.0, 2.0]), jnp.float32(weight)))
+  return step_types.StepFnOutput(loss, counts, NestedMap(), {})
+
+
+def test_arrays_have_weights_in_decoding():
+  made = jax.jit(lambda: step_types.pack_output(_weighted(None, 3.0)))()
+  value, weight = jax.device_get(made.weighted_scalars).counts
+  np.testing.assert_array_equal(value, [1.0, 2.0])
+  assert weight == 3.0
+
+
+def test_an_array_among_the_scalars_of_a_loss():
+  with pytest.raises(ValueError, match="'counts' must be numbers, got the sha"):
+    step_types.pack_output(_weighted(jnp.float32(1.0)))

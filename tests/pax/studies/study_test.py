@@ -307,3 +307,50 @@ def test_speeds_and_sizes_by_the_names_metrics_have(tmp_path):
   ]
   assert step == 1
   assert [m.get_value(metrics) for m, _ in wanted] == [x for _, x in wanted]
+
+
+class Evaluates(Ended):
+  """Writes a record at each poll, evaluations of two steps, then ends."""
+
+  def __init__(self, file):
+    super().__init__(None)
+    self._file = file
+    # Losses of the evaluations on training batches are no rewards.
+    self._records = [
+      {'step': step, 'split': split, 'time': 0, 'loss': loss}
+      for step, split, loss in [
+        (10, 'eval_train', 9.0),
+        (10, 'eval_test_x', 1.0),
+        (20, 'eval_train', 9.0),
+        (20, 'eval_test_x', 2.0),
+      ]
+    ]
+
+  def poll(self):
+    if self.code is None and not self._records:
+      self.code = 0
+    if self.code is None:
+      with self._file.open('a') as file:
+        file.write(json.dumps(self._records.pop(0)) + '\n')
+    return self.code
+
+
+@pytest.mark.parametrize(
+  ('rule', 'stops'), [((10, 1.5), True), ((20, 1.5), False), ((20, 2.5), True)]
+)
+def test_rules_await_the_inputs_of_a_step(tmp_path, rule, stops):
+  """The input that is evaluated first has none of the metrics they need."""
+  search = _search(
+    early_stopping=Config(automl.EarlyStoppingByValue, step_values=[rule]),
+    treats_early_stopped_trials_as_done=False,
+  )
+
+  def start(trial, part):
+    folder = tmp_path / str(trial.id)
+    folder.mkdir()
+    return Evaluates(folder / 'metrics.jsonl')
+
+  limits = study.Limits(num_trials=1)
+  made = study.Study(str(tmp_path), space.of(Searched), search, limits, start)
+  made.run()
+  assert made.trials[0].status.value == ('skipped' if stops else 'done')

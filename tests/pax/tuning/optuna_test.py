@@ -148,6 +148,22 @@ def test_a_pruner_stops_the_worst_trial(tmp_path, pruner):
   assert states == [*wanted, 'RUNNING']
 
 
+def test_a_value_that_another_input_changed(tmp_path):
+  directory = str(tmp_path)
+  propose = automl.OptunaSearch(seed=1).open(directory)
+  should_stop = automl.OptunaPruner().open(directory)
+  propose(space.of(Plane), [])
+  nan = float('nan')
+  for values in ([1.0], [2.0], [2.0, nan], [2.0, nan]):
+    history = [(step, {'reward': x}) for step, x in enumerate(values)]
+    should_stop(1, {1: history})
+  study = optuna_study.OptunaStudy(directory).study
+  (found,) = study.get_trials()
+  assert found.intermediate_values == pytest.approx(
+    {0: 2.0, 1: nan}, nan_ok=True
+  )
+
+
 def test_a_pruner_needs_a_sampler_of_optuna(tmp_path):
   should_stop = automl.OptunaPruner().open(str(tmp_path))
   with pytest.raises(ValueError, match='set search_algorithm to OptunaSearch'):

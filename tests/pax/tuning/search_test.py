@@ -222,6 +222,33 @@ def test_aggregators():
   assert lowest == {'a': 1, 'b': 5}
 
 
+def test_nan_is_no_best_value():
+  metric, nan = automl.Metric('a'), float('nan')
+  history = [(i, {'a': a}) for i, a in enumerate([nan, 1.0, 3.0, nan])]
+  assert automl.MetricsWithMaxValue(metric=metric)(history) == {'a': 3}
+  assert automl.MetricsWithMinValue(metric=metric)(history) == {'a': 1}
+  only = automl.MetricsWithMaxValue(metric=metric)(history[:1])
+  assert math.isnan(only['a'])
+
+
+@pytest.mark.parametrize('maximize', [True, False])
+def test_nan_is_behind_all_numbers(maximize):
+  metric, nan = automl.Metric('a'), float('nan')
+  by_value = automl.EarlyStoppingByValue(
+    step_values=[(1, 0.0)], metric=metric, maximize=maximize
+  )()
+  by_rank = automl.EarlyStoppingByRank(
+    step_ranks=[(1, 3, 1)], metric=metric, maximize=maximize
+  )()
+  others = [[(1, {'a': a})] for a in (1.0, nan, 3.0, nan, 2.0)]
+  worst = 1.0 if maximize else 3.0
+  assert by_value([(1, {'a': nan})], [])
+  assert by_rank([(1, {'a': nan})], others)
+  # The third best of the numbers.
+  assert not by_rank([(1, {'a': worst})], others)
+  assert by_rank([(1, {'a': worst - 1 if maximize else worst + 1})], others)
+
+
 def test_a_trial_is_stopped_by_value():
   policy = automl.EarlyStoppingByValue(
     step_values=[(10, 0.5)], metric=automl.Metric('a')
