@@ -310,6 +310,7 @@ def test_a_subclass_may_decide_which_steps_are_valid():
       decay * variables['params']['lm']['w'],
       rtol=1e-6,
     )
+    assert learner.is_applied(grads, _hparams()) == (decay < 1.0)
 
 
 def test_steps_are_valid_without_the_check():
@@ -327,6 +328,7 @@ def test_skipping_can_be_switched_off():
   new, _, summaries = _step(learner, grads, variables)
   assert np.isnan(new['params']['lm']['w']).all()
   assert summaries['learning/is_valid_step'] == 0.0
+  assert learner.is_applied(grads, _hparams())
 
 
 @pytest.mark.parametrize(
