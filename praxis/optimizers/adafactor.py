@@ -185,7 +185,7 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
     if self.maybe_inf_to_nan:
       g = update_math.inf_to_nan(g)
     square = g * g
-    zeros = jnp.mean(square < 0.01 * self.epsilon1_grad_sq_reg)
+    zeros = update_math.reduce_mean(square < 0.01 * self.epsilon1_grad_sq_reg)
     square = square + self.epsilon1_grad_sq_reg
     dims = self._factored_dims(g.shape)
     if dims:
@@ -313,7 +313,7 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
 
   def _factored_dims(self, shape: Sequence[int]) -> tuple[int, int] | None:
     """Returns the dimensions that vr and vc average over, or None."""
-    if not self.factored or len(shape) < 2:
+    if not self.factored or len(shape) < 2 or 0 in shape:
       return None
     if not self.sort_factored_second_moment_dims:
       return len(shape) - 1, len(shape) - 2
