@@ -220,7 +220,7 @@ def _factors(
 
   def factor(w: JTensor, k: float) -> float | masked_trees.BpropMaskedNode:
     if masked_trees.is_masked(w):
-      return w
+      return masked_trees.BpropMaskedNode()
     if jnp.broadcast_shapes(jnp.shape(k), w.shape) != w.shape:
       raise ValueError(
         f'ewc_weight_per_var has a factor of shape {jnp.shape(k)} for a'
