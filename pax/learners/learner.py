@@ -188,6 +188,20 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
     optimizer_summaries.add_summaries_of_transformations(new_states)
     return updates, new_states
 
+  def is_applied(
+    self, grads: Nested[JTensor], var_weight_hparams: Hparams
+  ) -> Bool[Array, ''] | bool:
+    """Returns whether `update_states` applies these gradients or skips them.
+
+    True if it always applies them.
+    """
+    if not self.enable_skip_step_on_gradient_anomalies:
+      return True
+    learned = masked_trees.mask_tree(grads, self.bprop_mask(var_weight_hparams))
+    # The summaries are those of `update_states`.
+    with base_layer.JaxContext.new_context():
+      return self._scale(learned, var_weight_hparams)[1]
+
   def apply_gradient(
     self,
     old_vars: _VarsT,

@@ -41,7 +41,7 @@ def train_step(
   with forward_lib.context(task, do_eval=False):
     outputs, grads = _differentiate(settings, state, batch, key)
     updated_vars = _update_non_trainables(
-      state.mdl_vars, outputs.updated_vars, hparams, axis_name
+      settings, state.mdl_vars, outputs.updated_vars, grads
     )
     is_exposed = settings.hooks.expose_updated_nontrainables
     mdl_vars = updated_vars if is_exposed else state.mdl_vars
@@ -166,16 +166,35 @@ def _add_privacy_summaries(
 
 
 def _update_non_trainables(
-  mdl_vars: Nested[JTensor],
+  settings: StepSettings,
+  mdl_vars: Variables[JTensor],
   updated_vars: Variables[JTensor],
-  var_weight_hparams: Variables[base_layer.WeightHParams],
-  axis_name: str | None,
+  grads: Nested[JTensor],
 ) -> Variables[JTensor]:
-  """Returns the variables with the collections that the model updated."""
+  """Returns the variables with the collections that the model updated.
+
+  A step that the learner skips updates none: a moving average with one NaN
+  would remain NaN.
+  """
+  hparams = settings.var_weight_hparams
   new = dict(mdl_vars)
-  for name in set(mdl_vars) & set(updated_vars) - {base_layer.PARAMS}:
+  # Sorted: all processes must compile the same program.
+  names = sorted(set(mdl_vars) & set(updated_vars) - {base_layer.PARAMS})
+  for name in names:
     new[name] = replicas.sync_non_trainables(
-      updated_vars[name], mdl_vars[name], var_weight_hparams[name], axis_name
+      updated_vars[name], mdl_vars[name], hparams[name], settings.axis_name
+    )
+  if not jax.tree.leaves([new[name] for name in names]):
+    return new
+  (learner,) = settings.task.learners
+  is_applied = learner.is_applied(grads, hparams)
+  if is_applied is True:
+    return new
+  for name in names:
+    new[name] = jax.tree.map(
+      lambda updated, old: jnp.where(is_applied, updated, old),
+      new[name],
+      mdl_vars[name],
     )
   return new
 

@@ -50,15 +50,16 @@ def extract_ema(
   """
   leaves = jax.tree_util.tree_flatten_with_path(model_states.opt_states)[0]
   averages = {}
+  # The field `ema` of a NamedTuple, optax.EmaState, is an average of gradients.
+  key_of_averages = jax.tree_util.DictKey(_EMA)
   for path, leaf in leaves:
-    names = [jax.tree_util.keystr((key,), simple=True) for key in path]
-    if _EMA in names:
-      averages[tuple(names[names.index(_EMA) + 1 :])] = leaf
+    if key_of_averages in path:
+      averages[_names(path[path.index(key_of_averages) + 1 :])] = leaf
 
   averaged_names = set()
 
   def average(path: tuple[Any, ...], variable: Any) -> Any:
-    name = tuple(jax.tree_util.keystr((key,), simple=True) for key in path)
+    name = _names(path)
     if name not in averages:
       return variable if merge_for_bprop_exclusion else None
     averaged_names.add(name)
@@ -74,3 +75,7 @@ def extract_ema(
   return train_states.TrainState(
     step=model_states.step, mdl_vars=mdl_vars, opt_states=[]
   )
+
+
+def _names(path: tuple[Any, ...]) -> tuple[str, ...]:
+  return tuple(jax.tree_util.keystr((key,), simple=True) for key in path)

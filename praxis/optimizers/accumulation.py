@@ -8,12 +8,24 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from absl import logging
 
 from praxis import base_layer, pax_fiddle
 from praxis.nested_map import NestedMap
 from praxis.optimizers import conditional_step, sharded_transforms
 from praxis.optimizers.base_optimizer import BaseOptimizer
 from praxis.pytypes import JTensor, Nested
+
+# Fields of BaseOptimizer outside of the update rule.
+_FIELDS_OF_THE_CHAIN = (
+  'l1_regularizer_weight',
+  'l2_regularizer_weight',
+  'decoupled_weight_decay',
+  'clip_gradient_norm_to_value',
+  'clip_gradient_single_norm_to_value',
+  'ema_decay',
+  'ewc_regularizer_weight',
+)
 
 
 def sharded_static_accumulation(
@@ -78,9 +90,11 @@ def sharded_static_accumulation(
 class ShardedStaticAccumulator(BaseOptimizer):
   """Applies another optimizer to the mean gradient of several batches.
 
-  Gradients of single batches are clipped by the limits of this optimizer, not
-  those of `optimizer_tpl`. Regularizers, weight decay and averaging of this
-  optimizer also act on every batch. The learning rate is by default that of
+  Gradients of single batches are clipped by the limits of this optimizer.
+  Regularizers, decoupled weight decay and averaging of this optimizer also act
+  on every batch, and their learning rate counts batches. Those of
+  `optimizer_tpl` are ignored with a warning; a `weight_decay` in its update
+  rule acts once per update. The learning rate is by default that of
   `optimizer_tpl`; its schedule counts the updates.
   """
 
@@ -111,11 +125,26 @@ class ShardedStaticAccumulator(BaseOptimizer):
       self.learning_rate = base.learning_rate
     self._base_optimizer = base.Instantiate()
     super().__post_init__()
+    self._warn_of_ignored_fields()
 
   @property
   def base_optimizer(self) -> BaseOptimizer:
     """The optimizer of the mean gradient."""
     return self._base_optimizer
+
+  def _warn_of_ignored_fields(self) -> None:
+    base = self._base_optimizer
+    ignored = {
+      field: value
+      for field in _FIELDS_OF_THE_CHAIN
+      if (value := getattr(base, field, None))
+    }
+    if ignored:
+      logging.warning(
+        'ShardedStaticAccumulator ignores %s of its optimizer_tpl; set them on'
+        ' the accumulator, where they act on every batch',
+        ignored,
+      )
 
   def _get_raw_grad_transformation(
     self, learning_rate_fn: sharded_transforms.LearningRateFn

@@ -55,14 +55,15 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
   """
 
   # Subtracts lr * weight * w, outside the momentum. A dict maps regular
-  # expressions, matched at the start of the variable's path, to weights.
+  # expressions, matched at the start of the variable's path, to weights; the
+  # last one that matches counts.
   weight_decay: float | dict[str, float] | None = None
-  # Scales the update of a variable to the norm of the variable, except for
-  # paths that match one of the expressions.
+  # Scales the update of a variable, with weight_decay, to the norm of the
+  # variable, except for paths that match one of the expressions.
   layerwise_adaptation: bool = False
   exclude_from_layerwise_adaptation: list[str] | None = None
   # Decay of the second moment: 'adam': Adam's bias-corrected decay_adam; 'pow':
-  # 1 - (t + 1)^-decay_pow.
+  # 1 - (t + 1)^-decay_pow. The method needs its value.
   decay_method: Literal['adam', 'pow', ''] = ''
   decay_adam: float = 0.0
   decay_pow: float = 0.0
@@ -97,6 +98,16 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
       raise ValueError(
         "ShardedAdafactor.decay_method must be 'adam' or 'pow', got"
         f' {self.decay_method!r}'
+      )
+    if self.decay_method == 'adam' and not 0.0 < self.decay_adam < 1.0:
+      raise ValueError(
+        "ShardedAdafactor.decay_adam must be in (0, 1) for decay_method='adam',"
+        f' got {self.decay_adam}'
+      )
+    if self.decay_method == 'pow' and self.decay_pow <= 0.0:
+      raise ValueError(
+        "ShardedAdafactor.decay_pow must be above 0 for decay_method='pow', got"
+        f' {self.decay_pow}'
       )
     self.quantized_dtype = jnp.dtype(self.quantized_dtype).name
     quantized_moments.check_dtype(self.quantized_dtype)
@@ -149,7 +160,8 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
       ):
         step, slot, statistics = self._update_leaf(g, w, slot, lr, decay)
         scale = statistics['sharded_adafactor_update_scale']
-        step = self._adapt(step, w, names[i], scale) + (lr * weights[i]) * w
+        step = step + (lr * weights[i]) * w
+        step = self._adapt(step, w, names[i], scale)
         updates.append(-step.astype(g.dtype))
         slots.append(slot)
         summaries.append(self._summaries(statistics))
@@ -173,7 +185,7 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
     if self.maybe_inf_to_nan:
       g = update_math.inf_to_nan(g)
     square = g * g
-    zeros = jnp.mean(square < 0.01 * self.epsilon1_grad_sq_reg)
+    zeros = update_math.reduce_mean(square < 0.01 * self.epsilon1_grad_sq_reg)
     square = square + self.epsilon1_grad_sq_reg
     dims = self._factored_dims(g.shape)
     if dims:
@@ -301,7 +313,7 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
 
   def _factored_dims(self, shape: Sequence[int]) -> tuple[int, int] | None:
     """Returns the dimensions that vr and vc average over, or None."""
-    if not self.factored or len(shape) < 2:
+    if not self.factored or len(shape) < 2 or 0 in shape:
       return None
     if not self.sort_factored_second_moment_dims:
       return len(shape) - 1, len(shape) - 2
@@ -335,12 +347,12 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
   def _weight_decay_of(self, name: str) -> float:
     if not isinstance(self.weight_decay, Mapping):
       return self.weight_decay or 0.0
-    matches = (
+    matches = [
       weight
       for pattern, weight in self.weight_decay.items()
       if re.match(pattern, name)
-    )
-    return next(matches, 0.0)
+    ]
+    return matches[-1] if matches else 0.0
 
 
 def sharded_adafactor(

@@ -38,7 +38,9 @@ def to_quantized(
   if not jnp.issubdtype(dtype, jnp.integer):
     return fvalue.astype(dtype), masked_trees.BpropMaskedNode()
   axis = 0 if fvalue.ndim else None
-  scale = jnp.max(jnp.abs(fvalue), axis=axis) / jnp.iinfo(dtype).max
+  # The initial value is the result for an array without elements.
+  largest = jnp.max(jnp.abs(fvalue), axis=axis, initial=0.0)
+  scale = largest / jnp.iinfo(dtype).max
   values = jnp.round(fvalue / jnp.where(scale > 0, scale, 1.0))
   return values.astype(dtype), scale
 

@@ -166,7 +166,9 @@ def apply_ewc_regularization(
   Args:
     learning_rate_fn: the learning rate by step.
     ewc_regularizer_weight: the weight.
-    ewc_weight_per_var: a factor per variable; None: 1.
+    ewc_weight_per_var: a factor per variable, in a tree of all variables; None:
+      1. A factor may be an array that broadcasts to the variable, or to one
+      layer of a stacked variable.
     use_optax_gradient_transformations: whether to return an Optax
       transformation.
 
@@ -191,7 +193,7 @@ def apply_ewc_regularization(
       params,
     )
     scale = learning_rate_fn(state.count) * ewc_regularizer_weight / 2
-    per_var = ewc_weight_per_var or jax.tree.map(lambda _: 1.0, params)
+    per_var = _factors(ewc_weight_per_var, params)
     updates = jax.tree.map(
       lambda u, w, s, k: u - (scale * k * (w - s)).astype(u.dtype),
       updates,
@@ -203,6 +205,33 @@ def apply_ewc_regularization(
 
   tx = sharded_transforms.sharded(init, update)
   return _maybe_optax(tx, use_optax_gradient_transformations)
+
+
+def _factors(
+  ewc_weight_per_var: Nested[float] | None, params: Nested[JTensor]
+) -> Nested[float]:
+  """Returns the factors of the variables that are not masked.
+
+  Raises:
+    ValueError: a factor does not broadcast to its variable.
+  """
+  if not ewc_weight_per_var:
+    return jax.tree.map(lambda _: 1.0, params)
+
+  def factor(w: JTensor, k: float) -> float | masked_trees.BpropMaskedNode:
+    if masked_trees.is_masked(w):
+      return masked_trees.BpropMaskedNode()
+    if jnp.broadcast_shapes(jnp.shape(k), w.shape) != w.shape:
+      raise ValueError(
+        f'ewc_weight_per_var has a factor of shape {jnp.shape(k)} for a'
+        f' variable (or layer of a stack) of shape {w.shape}; give a scalar or'
+        ' an array that broadcasts to that shape'
+      )
+    return k
+
+  return jax.tree.map(
+    factor, params, ewc_weight_per_var, is_leaf=masked_trees.is_masked
+  )
 
 
 def _identity() -> sharded_transforms.ShardedGradientTransformation:

@@ -161,7 +161,7 @@ class Transformer(base_schedule.BaseSchedule):
     Vaswani et al., section 5.3, https://arxiv.org/abs/1706.03762
   """
 
-  # Steps of the warm-up per worker replica.
+  # Steps of the warm-up per worker replica; 0: no warm-up.
   warmup_steps: int = 4000
   # The value is scaled by model_dim^-0.5.
   model_dim: int = 512
@@ -170,13 +170,13 @@ class Transformer(base_schedule.BaseSchedule):
   decay_end: int | None = None
 
   def value_at(self, step: ArrayLike) -> Float[Array, '']:
-    warmup = float(self.warmup_steps * self.worker_replicas)
     t = base_schedule.as_float(step)
     if self.decay_end is not None:
       t = jnp.minimum(t, self.decay_end)
-    return self.model_dim**-0.5 * jnp.minimum(
-      (t + 1.0) * warmup**-1.5, (t + 1.0) ** -0.5
-    )
+    value = (t + 1.0) ** -0.5
+    if warmup := self.warmup_steps * self.worker_replicas:
+      value = jnp.minimum((t + 1.0) * float(warmup) ** -1.5, value)
+    return self.model_dim**-0.5 * value
 
 
 class SqrtDecay(base_schedule.BaseSchedule):

@@ -107,6 +107,7 @@ class CycleSchedule(base_schedule.BaseSchedule):
 
   def value_at(self, step: ArrayLike) -> Float[Array, '']:
     *ends, length = self._ends
-    cycle_step = base_schedule.as_float(step) % length
+    # Not in float32, which has no odd numbers above 2**24.
+    cycle_step = jnp.asarray(step) % length
     values = [schedule.value_at(step) for schedule in self._schedules]
     return step_function(cycle_step, ends, values)

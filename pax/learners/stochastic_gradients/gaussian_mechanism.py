@@ -38,6 +38,17 @@ def norms(grads: Sequence[JTensor]) -> Float[Array, ' N']:
   return jnp.sqrt(sum(squares))
 
 
+def clipping_weights(
+  norm: Float[Array, '*N'], bound: Float[Array, '*N'] | float
+) -> Float[Array, '*N']:
+  """Returns factors in [0, 1] that shorten gradients to the bound.
+
+  A bound of 0, that of an example without weight, keeps a gradient of 0.
+  """
+  tiny = jnp.finfo(jnp.float32).tiny
+  return jnp.minimum(1.0, bound / jnp.maximum(norm, tiny))
+
+
 def clip_and_mean(
   grads: Nested[Float[Array, 'N ...']], bound: Float[Array, '*N'] | float
 ) -> Clipped:
@@ -47,15 +58,15 @@ def clip_and_mean(
     grads: Gradients with a leading example dimension.
     bound: Maximum norm, for all examples or for each.
   """
-  divisor = jnp.maximum(norms(jax.tree.leaves(grads)) / bound, 1.0)
-  weights = 1.0 / divisor
+  example_norms = norms(jax.tree.leaves(grads))
+  weights = clipping_weights(example_norms, bound)
   mean = jax.tree.map(
     lambda g: (
       jnp.tensordot(weights, g.astype(jnp.float32), 1) / g.shape[0]
     ).astype(g.dtype),
     grads,
   )
-  return Clipped(mean, jnp.mean(divisor > 1.0))
+  return Clipped(mean, jnp.mean(example_norms > bound))
 
 
 def group_mean(

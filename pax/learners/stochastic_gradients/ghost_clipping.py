@@ -84,7 +84,7 @@ class GhostClippingDpSgdStochasticGradient(dp_sgd.DpSgdStochasticGradient):
     # The losses of replicas sum to the mean loss, so each is 1 / n of its own.
     squared_norms = _squared_norms(weighted[PARAMS])
     norms = gaussian_mechanism.num_replicas() * jnp.sqrt(sum(squared_norms))
-    scales = jnp.minimum(1.0, self.l2_norm_clip / jnp.maximum(norms, 1e-30))
+    scales = gaussian_mechanism.clipping_weights(norms, self.l2_norm_clip)
     (loss, aux), weighted = weighted_grads(scales)
     clipped = _with_params(weighted, ghostnorm.get_param(weighted[PARAMS]))
     grads, noise_std = self._normalize_and_add_noise(

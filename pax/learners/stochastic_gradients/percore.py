@@ -71,8 +71,9 @@ class PercoreClippedDpSgdGradient(stochastic_gradient.BaseStochasticGradient):
         ' are none; set ici_mesh_shape to None, or use DpSgdStochasticGradient'
       )
     differentiate = jax.value_and_grad(loss_fn, has_aux=True)
+    loss_key, noise_key = jax.random.split(prng_key)
     (loss, aux), grads = differentiate(
-      mdl_vars_grad, mdl_vars_nograd_and_inputs, prng_key
+      mdl_vars_grad, mdl_vars_nograd_and_inputs, loss_key
     )
     aux = self.process_aux_info(aux)
     stacked = [g[None] for g in jax.tree.leaves(grads)]
@@ -82,14 +83,14 @@ class PercoreClippedDpSgdGradient(stochastic_gradient.BaseStochasticGradient):
     if self.use_loss_weight_scaling:
       share = aux.loss_weight
     bound = self._bound(norm, share)
-    divisor = jnp.maximum(norm / (share * bound), 1.0)
+    factor = gaussian_mechanism.clipping_weights(norm, share * bound)
     sensitivity = bound
     if self.normalize_gradients:
-      divisor, sensitivity = divisor * bound, 1.0
-    grads = jax.tree.map(lambda g: (g / divisor).astype(g.dtype), grads)
+      factor, sensitivity = factor / bound, 1.0
+    grads = jax.tree.map(lambda g: (g * factor).astype(g.dtype), grads)
     stddev = jnp.float32(self.noise_multiplier * sensitivity / num_replicas)
     if self.noise_multiplier:
-      grads = gaussian_mechanism.add_noise(grads, stddev, prng_key)
+      grads = gaussian_mechanism.add_noise(grads, stddev, noise_key)
     dp_aux_info = {
       'frac_clipped': (norm > share * bound).astype(jnp.float32),
       'per_core_grad_norm': norm,

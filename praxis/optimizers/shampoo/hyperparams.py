@@ -71,7 +71,7 @@ class ShampooHyperparams:
     self, shape: Sequence[int]
   ) -> block_partition.BlockPartition | None:
     """Returns the blocks of a variable; None: it has no preconditioners."""
-    if len(shape) < self.skip_preconditioning_rank_lt:
+    if len(shape) < self.skip_preconditioning_rank_lt or 0 in shape:
       return None
     if any(size > self.skip_preconditioning_dim_size_gt for size in shape):
       return None

@@ -310,6 +310,7 @@ def test_a_subclass_may_decide_which_steps_are_valid():
       decay * variables['params']['lm']['w'],
       rtol=1e-6,
     )
+    assert learner.is_applied(grads, _hparams()) == (decay < 1.0)
 
 
 def test_steps_are_valid_without_the_check():
@@ -327,6 +328,7 @@ def test_skipping_can_be_switched_off():
   new, _, summaries = _step(learner, grads, variables)
   assert np.isnan(new['params']['lm']['w']).all()
   assert summaries['learning/is_valid_step'] == 0.0
+  assert learner.is_applied(grads, _hparams())
 
 
 @pytest.mark.parametrize(
@@ -553,3 +555,40 @@ def test_what_optimizers_keep_to_be_shown_is_shown():
   prefix = 'inverse_pth_root_errors/params'
   assert set(errors) == {f'{prefix}/{x}' for x in ('lm/w', 'lm/b', 'head/w')}
   assert all(0 <= x < 1e-2 for x in errors.values())
+
+
+def test_consolidation_by_variable_of_stacked_and_excluded_variables():
+  hparams = {
+    'params': {
+      'w': _weight([2, 3]),
+      'stacked': _weight([3], repeat_prefix=[4]),
+      'excluded': _weight([3]),
+    }
+  }
+  factors = {'params': {'w': 2.0, 'stacked': 4.0, 'excluded': 1.0}}
+  learner = _learner(
+    opt_fields=dict(ewc_regularizer_weight=0.5, ewc_weight_per_var=factors),
+    bprop_variable_exclusion='params/excluded',
+  )
+  start = jax.tree.map(lambda hp: jnp.ones(hp.full_shape), hparams)
+  zeros = jax.tree.map(jnp.zeros_like, start)
+  moved, state, _ = _step(learner, zeros, start, hparams)
+  moved = jax.tree.map(lambda w: w + 1.0, moved)
+  pulled, _, _ = _step(learner, zeros, moved, hparams, state)
+  pull = jax.tree.map(lambda new, old: old - new, pulled, moved)['params']
+  np.testing.assert_allclose(pull['w'], LR * 0.5 / 2 * 2.0, rtol=1e-5)
+  np.testing.assert_allclose(pull['stacked'], LR * 0.5 / 2 * 4.0, rtol=1e-5)
+  np.testing.assert_array_equal(pull['excluded'], 0.0)
+
+
+def test_a_factor_of_consolidation_must_broadcast_to_one_layer():
+  hparams = {'stacked': _weight([3], repeat_prefix=[4])}
+  learner = _learner(
+    opt_fields=dict(
+      ewc_regularizer_weight=0.5,
+      ewc_weight_per_var={'stacked': np.ones([4, 3])},
+    )
+  )
+  ones = {'stacked': jnp.ones([4, 3])}
+  with pytest.raises(ValueError, match=r'shape \(4, 3\) .* of shape \(3,\)'):
+    _step(learner, ones, ones, hparams)

@@ -105,6 +105,7 @@ def test_separate_scaling_checks_the_norm_of_each_optimizer():
     ).Instantiate()
     _, _, summaries = _step(learner, grads)
     assert summaries['learning/is_valid_step'] == float(is_valid)
+    assert learner.is_applied(grads, _hparams()) == is_valid
     assert summaries['learning/main/is_valid_step'] == float(is_valid)
     assert summaries['learning/a/is_valid_step'] == 1.0
     assert summaries['learning/is_finite_gradient'] == 1.0

@@ -217,6 +217,14 @@ def test_a_bad_step_changes_nothing_but_the_count():
     np.testing.assert_array_equal(mine, wanted)
 
 
+def test_a_bad_step_updates_no_moving_average():
+  setup = _setup()
+  bad = tiny.batch()
+  bad.x[0, 0] = np.nan
+  state, _ = _run(setup, [tiny.batch(), bad, tiny.batch()])
+  assert float(state.mdl_vars['non_trainable']['seen']) == 2 * 8.0
+
+
 def test_per_example_outputs_on_request():
   setup = _setup('per_exa')
   setup.task.train.log_train_output_interval_steps = 5

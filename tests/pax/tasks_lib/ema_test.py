@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import optax
 import pytest
 
 from pax import tasks_lib, train_states
@@ -28,6 +29,8 @@ def _ema(**values):
   [
     [(NestedMap(m={'params': {'a': 7}}), _ema(a=10, b=20))],
     [{'no_prefix': (_ema(a=10),), 'p#2#i-1': (_ema(b=20),)}],
+    # Several optimizers: averages of variables first, then of gradients.
+    [(_ema(a=10, b=20), optax.EmaState(0, {'params': {'a': 7, 'b': 7}}))],
   ],
 )
 def test_variables_are_replaced_by_their_averages(opt_states):

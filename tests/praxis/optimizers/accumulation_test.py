@@ -106,3 +106,13 @@ def test_wrong_settings_are_refused():
     Accumulator.config().Instantiate()
   with pytest.raises(ValueError, match='at least 1, got 0'):
     _config(False).set(num_sub_batches=0).Instantiate()
+
+
+def test_fields_of_the_inner_chain_are_ignored_with_a_warning(caplog):
+  config = _config(False)
+  config.Instantiate()
+  assert not caplog.text
+  config.optimizer_tpl.decoupled_weight_decay = 0.1
+  config.optimizer_tpl.ema_decay = 0.9
+  config.Instantiate()
+  assert "{'decoupled_weight_decay': 0.1, 'ema_decay': 0.9}" in caplog.text

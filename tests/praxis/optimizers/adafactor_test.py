@@ -171,7 +171,8 @@ def test_sorted_dims_factor_the_two_largest(shape, row, column):
 
 
 def test_weight_decay_by_path_and_flag():
-  decay = {'params/w': 0.5, 'params/.*': 0.25}
+  # The last expression that matches counts.
+  decay = {'params/.*': 0.25, 'params/w': 0.5}
   config = Adafactor.config(
     decay_method='pow',
     decay_pow=0.8,
@@ -211,11 +212,34 @@ def test_layerwise_adaptation_gives_updates_lr_times_the_norm_of_w():
   assert _rms(b) <= problem.lr(1) * 1.0001
 
 
+def test_layerwise_adaptation_includes_weight_decay():
+  """By hand, for the first step: the step is the sign of the gradient."""
+  config = Adafactor.config(
+    decay_method='pow',
+    decay_pow=0.8,
+    factored=False,
+    layerwise_adaptation=True,
+    weight_decay=0.5,
+  )
+  tx = config.Instantiate()._update_rule(lambda step: 0.1, None)
+  w = np.array([3.0, -1.0, 2.0, 0.5], np.float32)
+  g = np.array([1.0, 2.0, -3.0, 4.0], np.float32)
+  updates, _ = tx.update({'w': g}, tx.init({'w': w}), {'w': w})
+  direction = np.sign(g) + 0.5 * w
+  want = -0.1 * _rms(w) / _rms(direction) * direction
+  np.testing.assert_allclose(updates['w'], want, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
   'fields, message',
   [
     (dict(), "decay_method must be 'adam' or 'pow'"),
-    (dict(decay_method='pow', quantized_dtype='int4'), 'quantized_dtype must'),
+    (dict(decay_method='adam', decay_pow=0.8), 'decay_adam must be in'),
+    (dict(decay_method='pow', decay_adam=0.9), 'decay_pow must be above 0'),
+    (
+      dict(decay_method='pow', decay_pow=0.8, quantized_dtype='int4'),
+      'quantized_dtype must',
+    ),
   ],
 )
 def test_errors(fields, message):

@@ -267,3 +267,25 @@ def test_an_optimizer_wraps_the_rule_of_its_base():
     updates.append(tx.update(grads, tx.init(params), params)[0])
   doubled = jax.tree.map(lambda u: 2 * u, updates[0])
   jax.tree.map(np.testing.assert_array_equal, updates[1], doubled)
+
+
+@pytest.mark.parametrize(
+  'config',
+  [
+    optimizers.Adam.config(),
+    optimizers.ShardedAdafactor.HParamsAdamB(),
+    optimizers.ShardedAdafactor.config(
+      decay_method='pow', decay_pow=0.8, per_var_learning_summary=True
+    ),
+    optimizers.DistributedShampoo.config(),
+    optimizers.DistributedShampoo.config(
+      best_effort_memory_usage_reduction=True
+    ),
+  ],
+)
+def test_a_variable_without_elements_has_a_finite_state(config):
+  params = {'w': jnp.ones([2]), 'no_columns': jnp.ones([4, 0])}
+  tx = config.Instantiate()._update_rule(lambda count: jnp.float32(0.1), None)
+  updates, state = tx.update(params, tx.init(params), params)
+  assert updates['no_columns'].shape == (4, 0)
+  assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves((updates, state)))

@@ -97,6 +97,10 @@ CASES = {
     ),
     {0: 0.25 / 8, 15: 0.0625, 10**6: 0.0625},
   ),
+  'transformer_without_rampup': (
+    schedules.Transformer.config(warmup_steps=0, model_dim=16),
+    {0: 0.25, 3: 0.125, 15: 0.0625},
+  ),
   'sqrt_decay': (
     schedules.SqrtDecay.config(decay_start=4, multiplier=2.0, offset=10.0),
     {0: 1.0, 14: 1.0, 26: 0.5},
@@ -120,6 +124,17 @@ CASES = {
       ],
     ),
     {0: 1.0, 2: 1.0, 3: 3.0, 4: 4.0, 5: 1.0, 8: 8.0, 10: 1.0},
+  ),
+  # Odd steps above 2**24 are not float32 numbers.
+  'cycle_of_odd_and_even_steps': (
+    schedules.CycleSchedule.config(
+      steps=[1, 1],
+      schedules=[
+        schedules.Constant.config(value=1.0),
+        schedules.Constant.config(value=2.0),
+      ],
+    ),
+    {0: 1.0, 1: 2.0, 2**24: 1.0, 2**24 + 1: 2.0, 2**30 + 3: 2.0},
   ),
   'continuous': (
     schedules.ContinuousSchedule.config(

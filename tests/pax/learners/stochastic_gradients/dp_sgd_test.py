@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -63,6 +64,24 @@ def test_losses_can_scale_the_bound():
   np.testing.assert_allclose(
     regression.flat(plain), regression.flat(scaled), rtol=1e-6
   )
+
+
+def test_an_example_without_weight_adds_nothing():
+  inputs = regression.batch()
+  inputs['weight'] = np.array([1, 0, 2, 1, 0, 1, 3, 0], np.float32)
+
+  def loss_fn(variables, others_and_inputs, key):
+    examples = others_and_inputs[1]
+    weight = jnp.sum(examples['weight'])
+    loss, _ = regression.loss_fn(variables, others_and_inputs, key)
+    return weight * loss, stochastic_gradients.GradAuxInfo({}, weight)
+
+  _, grads = _made(use_loss_weight_scaling=True).grad_fn(
+    loss_fn, regression.variables(), ({}, inputs), jax.random.key(0)
+  )
+  clipped = regression.clipped(regression.gradients_by_hand(), BOUND)
+  want = (inputs['weight'][:, None] * clipped).mean(axis=0)
+  np.testing.assert_allclose(regression.flat(grads), want, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 
@@ -62,3 +63,26 @@ def test_noise():
   deviation = 2.0 * 0.5 / 4
   np.testing.assert_allclose(np.std(noise), deviation, rtol=0.2)
   np.testing.assert_allclose(runs[0][1]['noise_std'], deviation, rtol=1e-6)
+
+
+def _loss_with_random_gradient(variables, others_and_inputs, key):
+  """Draws the gradient as the mechanism draws its noise, from this key."""
+  del others_and_inputs
+  w = variables['params']['w']
+  gradient = jax.random.normal(jax.random.split(key, 2)[1], w.shape)
+  share = 1.0 / jax.lax.axis_size('batch')
+  return share * (w @ gradient), stochastic_gradients.GradAuxInfo({}, share)
+
+
+def test_noise_is_independent_of_the_models_random_numbers():
+  gradients = [
+    regression.run_on_replicas(
+      _made(l2_norm_clip=100.0, noise_multiplier=multiplier),
+      loss_fn=_loss_with_random_gradient,
+    )[0]['params']['w']
+    for multiplier in (0.0, 1.0)
+  ]
+  quiet, noise = gradients[0], gradients[1] - gradients[0]
+  # Each of 4 replicas adds noise of deviation 100 / 4 / sqrt(4).
+  same_numbers = 4 * quiet * 100.0 / 4 / 2
+  assert not np.any(np.isclose(noise, same_numbers, rtol=1e-2))

@@ -70,9 +70,9 @@ def run(gradient, seed=0):
   return _compiled(gradient)(variables(), batch(), jax.random.key(seed))
 
 
-def run_on_replicas(gradient, seed=0):
+def run_on_replicas(gradient, seed=0, loss_fn=loss_fn):
   """Returns (the summed gradients, what was reported by each of 4 replicas)."""
-  step = _compiled_on_replicas(gradient)
+  step = _compiled_on_replicas(gradient, loss_fn)
   return step(variables(), batch(), jax.random.key(seed))
 
 
@@ -86,7 +86,7 @@ def _compiled(gradient):
 
 
 @functools.cache
-def _compiled_on_replicas(gradient):
+def _compiled_on_replicas(gradient, loss_fn):
   mesh = jax.sharding.Mesh(jax.devices()[:4], ('batch',))
   spec = jax.sharding.PartitionSpec
 
