@@ -64,10 +64,27 @@ def clip(
   if single_limit:
     grads = jax.tree.map(lambda g: _clip_by_own_norm(g, single_limit), grads)
     return ScaledGradients(grads, norm, global_norm(grads), jnp.float32(1.0))
-  scale = _scale(norm, global_limit) if global_limit else jnp.float32(1.0)
+  scale = (
+    clipping_scale(norm, global_limit) if global_limit else jnp.float32(1.0)
+  )
   if global_limit:
     grads = jax.tree.map(lambda g: g * scale.astype(g.dtype), grads)
   return ScaledGradients(grads, norm, norm * scale, scale)
+
+
+def clipping_scale(
+  norm: Float[Array, '*N'], limit: Float[Array, '*N'] | float
+) -> Float[Array, '*N']:
+  """Returns factors in [0, 1] that shorten gradients to the limit.
+
+  A limit of 0, that of an example without weight, keeps a gradient of 0.
+
+  Args:
+    norm: of each gradient.
+    limit: maximum norm, for all gradients or for each.
+  """
+  tiny = jnp.finfo(jnp.float32).tiny
+  return jnp.minimum(1.0, limit / jnp.maximum(norm, tiny))
 
 
 def is_valid(norm: Float[Array, ''], limit: float) -> Bool[Array, '']:
@@ -81,9 +98,4 @@ def is_valid(norm: Float[Array, ''], limit: float) -> Bool[Array, '']:
 
 
 def _clip_by_own_norm(g: JTensor, limit: float) -> JTensor:
-  return g * _scale(jnp.sqrt(squared_norm(g)), limit).astype(g.dtype)
-
-
-def _scale(norm: Float[Array, ''], limit: float) -> Float[Array, '']:
-  tiny = jnp.finfo(jnp.float32).tiny
-  return jnp.minimum(1.0, limit / jnp.maximum(norm, tiny))
+  return g * clipping_scale(jnp.sqrt(squared_norm(g)), limit).astype(g.dtype)

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from pax.learners import clipping
 from praxis import base_layer, pytypes
 from praxis.pytypes import Nested
 
@@ -38,17 +39,6 @@ def norms(grads: Sequence[JTensor]) -> Float[Array, ' N']:
   return jnp.sqrt(sum(squares))
 
 
-def clipping_weights(
-  norm: Float[Array, '*N'], bound: Float[Array, '*N'] | float
-) -> Float[Array, '*N']:
-  """Returns factors in [0, 1] that shorten gradients to the bound.
-
-  A bound of 0, that of an example without weight, keeps a gradient of 0.
-  """
-  tiny = jnp.finfo(jnp.float32).tiny
-  return jnp.minimum(1.0, bound / jnp.maximum(norm, tiny))
-
-
 def clip_and_mean(
   grads: Nested[Float[Array, 'N ...']], bound: Float[Array, '*N'] | float
 ) -> Clipped:
@@ -59,7 +49,7 @@ def clip_and_mean(
     bound: Maximum norm, for all examples or for each.
   """
   example_norms = norms(jax.tree.leaves(grads))
-  weights = clipping_weights(example_norms, bound)
+  weights = clipping.clipping_scale(example_norms, bound)
   mean = jax.tree.map(
     lambda g: (
       jnp.tensordot(weights, g.astype(jnp.float32), 1) / g.shape[0]

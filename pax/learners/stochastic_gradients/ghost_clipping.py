@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from typing_extensions import override
 
 from pax.ghostnorm import base as ghostnorm
+from pax.learners import clipping
 from pax.learners.stochastic_gradients import (
   dp_sgd,
   gaussian_mechanism,
@@ -84,7 +85,7 @@ class GhostClippingDpSgdStochasticGradient(dp_sgd.DpSgdStochasticGradient):
     # The losses of replicas sum to the mean loss, so each is 1 / n of its own.
     squared_norms = _squared_norms(weighted[PARAMS])
     norms = gaussian_mechanism.num_replicas() * jnp.sqrt(sum(squared_norms))
-    scales = gaussian_mechanism.clipping_weights(norms, self.l2_norm_clip)
+    scales = clipping.clipping_scale(norms, self.l2_norm_clip)
     (loss, aux), weighted = weighted_grads(scales)
     clipped = _with_params(weighted, ghostnorm.get_param(weighted[PARAMS]))
     grads, noise_std = self._normalize_and_add_noise(

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from typing_extensions import override
 
+from pax.learners import clipping
 from pax.learners.stochastic_gradients import (
   gaussian_mechanism,
   stochastic_gradient,
@@ -83,7 +84,7 @@ class PercoreClippedDpSgdGradient(stochastic_gradient.BaseStochasticGradient):
     if self.use_loss_weight_scaling:
       share = aux.loss_weight
     bound = self._bound(norm, share)
-    factor = gaussian_mechanism.clipping_weights(norm, share * bound)
+    factor = clipping.clipping_scale(norm, share * bound)
     sensitivity = bound
     if self.normalize_gradients:
       factor, sensitivity = factor / bound, 1.0
