@@ -36,8 +36,8 @@ NestedJTensorOrPartitionSpec = Nested[JTensorOrPartitionSpec]
 PRNGKey = jax.Array
 
 # The sharding of one tensor dimension: a mesh axis by name or index, several
-# axes by a sequence of names, or None or -1 for a replicated dimension.
-DimShardingAnnotation = Sequence[str] | str | int | None
+# axes by a sequence of them, or None or -1 for a replicated dimension.
+DimShardingAnnotation = Sequence[str | int] | str | int | None
 SplitDimsMapping = Sequence[DimShardingAnnotation] | None
 
 # Weighted scalars are (value, weight) pairs by name.
