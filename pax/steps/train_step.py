@@ -173,8 +173,8 @@ def _update_non_trainables(
 ) -> Variables[JTensor]:
   """Returns the variables with the collections that the model updated.
 
-  A step that the learner skips updates none: a moving average with one NaN
-  would remain NaN.
+  A step that the learner skips makes none non-finite: a moving average with
+  one NaN would remain NaN.
   """
   hparams = settings.var_weight_hparams
   new = dict(mdl_vars)
@@ -190,12 +190,15 @@ def _update_non_trainables(
   is_applied = learner.is_applied(grads, hparams)
   if is_applied is True:
     return new
+
+  def keep_finite(updated: JTensor, old: JTensor) -> JTensor:
+    if not jnp.issubdtype(updated.dtype, jnp.inexact):
+      return updated
+    is_valid = is_applied | jnp.all(jnp.isfinite(updated))
+    return jnp.where(is_valid, updated, old)
+
   for name in names:
-    new[name] = jax.tree.map(
-      lambda updated, old: jnp.where(is_applied, updated, old),
-      new[name],
-      mdl_vars[name],
-    )
+    new[name] = jax.tree.map(keep_finite, new[name], mdl_vars[name])
   return new
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from pax import partitioning, steps
 from pax.steps.train_step import _variable_norms
-from praxis import base_layer, py_utils
+from praxis import base_layer, pax_fiddle, py_utils
 from praxis.pytypes import NestedMap
 from tests.pax import tiny
 
@@ -32,14 +32,16 @@ class _Setup(NamedTuple):
 
 
 @functools.cache
-def _setup(changed_by='', **model_fields):
+def _setup(changed_by='', model=tiny.TinyModel, **model_fields):
   """Returns the setup of a task.
 
   A test that changes the task names itself, to have one of its own.
   """
   del changed_by
+  config = tiny.task([1, 1, 1], **model_fields)
+  pax_fiddle.update_callable(config.model, model)
   made = partitioning.partition_task(
-    tiny.task([1, 1, 1], **model_fields),
+    config,
     tiny.spec(tiny.batch()),
     devices=jax.devices()[:1],
   )
@@ -217,12 +219,31 @@ def test_a_bad_step_changes_nothing_but_the_count():
     np.testing.assert_array_equal(mine, wanted)
 
 
-def test_a_bad_step_updates_no_moving_average():
-  setup = _setup()
+class _Averaging(tiny.TinyModel):
+  """Has a moving average of its inputs."""
+
+  def setup(self):
+    super().setup()
+    zero = base_layer.WeightInit.Constant(0.0)
+    weight = base_layer.WeightHParams(shape=[], init=zero)
+    self.create_variable('average', weight, trainable=False)
+
+  def compute_predictions(self, input_batch):
+    mean = jnp.mean(input_batch.x)
+    self.update_var('average', 0.5 * self.get_var('average') + 0.5 * mean)
+    return super().compute_predictions(input_batch)
+
+
+def test_a_bad_step_makes_no_moving_average_nan():
+  setup = _setup(model=_Averaging)
   bad = tiny.batch()
   bad.x[0, 0] = np.nan
   state, _ = _run(setup, [tiny.batch(), bad, tiny.batch()])
-  assert float(state.mdl_vars['non_trainable']['seen']) == 2 * 8.0
+  variables = state.mdl_vars['non_trainable']
+  mean = np.mean(tiny.batch().x)
+  np.testing.assert_allclose(variables['average'], 0.75 * mean, rtol=1e-5)
+  # What is finite goes on.
+  assert float(variables['seen']) == 3 * 8.0
 
 
 def test_per_example_outputs_on_request():
