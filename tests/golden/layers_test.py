@@ -51,6 +51,7 @@ convolutions.conv.BaseConv
 convolutions.depthwise.BaseDepthwiseConv1D
 decode_states.DecodeStateContainer
 embedding_softmax.projection.LogitsProjection
+embedding_softmax.rotary_scaling.RotaryScaling
 flax_adapter.FlaxModuleAdapterBase
 ngrammer.per_head_norm.NgramCombiner
 ngrammer.per_head_norm.PerHeadNorm
