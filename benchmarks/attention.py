@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time of attention by the C++ kernel, relative to XLA's lowering of einsum.
+"""Time of attention by our kernels, relative to XLA's lowering of einsum.
 
     python -m benchmarks.attention --rounds=7
 
-Rows are causal, of 2,048 tokens in all or one row; `--segments` packs them.
-`einsum` is that of DotProductAttention, with all logits in memory; `chunked` is
-jnp on 128 queries at a time, whose backward pass computes logits again. A round
+Rows are causal, of `--tokens` in all or one row; `--segments` packs them.
+`kernel` is C++ on CPUs, Triton on GPUs; `einsum` is that of
+DotProductAttention, with all logits in memory; `chunked` is jnp on 128 queries
+at a time, whose backward pass computes logits again; `cudnn` is JAX's, on GPUs
+and for rows of one segment. A round
 runs each once. `ratio` is the median over rounds of the time relative to
 einsum's, `cpu_ratio` that of the CPU time of all threads. `temp_bytes` is XLA's
 buffer assignment without arguments and results.
@@ -25,8 +27,6 @@ from benchmarks import measure
 from praxis.kernels import attention
 from praxis.layers.attentions import attention_core, segments
 
-_TOKENS = 2048
-_HEADS = 4
 _CHUNK = 128
 _SPEC = attention.Spec()
 
@@ -39,7 +39,7 @@ def main() -> None:
     for head_dim in args.head_dims:
       for dtype in args.dtypes:
         for step in args.steps:
-          shape = (max(1, _TOKENS // length), length, _HEADS, head_dim)
+          shape = (max(1, args.tokens // length), length, args.heads, head_dim)
           ids = _segment_ids(shape, args.segments)
           for line in _measure(shape, dtype, step, ids, args.rounds):
             measure.report('attention', line)
@@ -51,6 +51,8 @@ def _parser() -> argparse.ArgumentParser:
   parser.add_argument('--lengths', type=int, nargs='+', default=lengths)
   parser.add_argument('--head_dims', type=int, nargs='+', default=(64, 128))
   parser.add_argument('--dtypes', nargs='+', default=('float32',))
+  parser.add_argument('--tokens', type=int, default=2048, help='of all rows')
+  parser.add_argument('--heads', type=int, default=4)
   parser.add_argument('--segments', type=int, default=1, help='of a row')
   parser.add_argument('--steps', nargs='+', default=('forward', 'gradient'))
   parser.add_argument('--rounds', type=int, default=7)
@@ -75,7 +77,7 @@ def _measure(
   operands = (*heads, segment_ids)
   programs = {
     name: jax.jit(_step(attend, step)).lower(*operands).compile()
-    for name, attend in _ATTENDS.items()
+    for name, attend in _attends(dtype, int(segment_ids[0, -1]) + 1).items()
   }
   runs = {
     name: functools.partial(_run, program, operands)
@@ -116,7 +118,7 @@ def _run(program: jax.stages.Compiled, operands: tuple[jax.Array, ...]) -> None:
   jax.block_until_ready(program(*operands))
 
 
-def _native(
+def _kernel(
   query: jax.Array, key: jax.Array, value: jax.Array, ids: jax.Array
 ) -> jax.Array:
   return attention.attention(query, key, value, ids, _SPEC)
@@ -131,6 +133,15 @@ def _einsum(
   probs = attention_core.attention_probs(logits, mask, None, transform)
   return attention_core.attend_to_values(
     jnp.einsum, probs.astype(value.dtype), value
+  )
+
+
+def _cudnn(
+  query: jax.Array, key: jax.Array, value: jax.Array, ids: jax.Array
+) -> jax.Array:
+  del ids
+  return jax.nn.dot_product_attention(
+    query, key, value, scale=1.0, is_causal=True, implementation='cudnn'
   )
 
 
@@ -159,11 +170,12 @@ def _chunked(
   return jnp.moveaxis(out, 0, 1).reshape(batch, length, *heads)
 
 
-_ATTENDS: dict[str, _Attend] = {
-  'einsum': _einsum,
-  'native': _native,
-  'chunked': _chunked,
-}
+def _attends(dtype: str, segments: int) -> dict[str, _Attend]:
+  attends = {'einsum': _einsum, 'kernel': _kernel, 'chunked': _chunked}
+  if jax.default_backend() == 'gpu' and segments == 1 and dtype != 'float32':
+    attends['cudnn'] = _cudnn
+  return attends
+
 
 if __name__ == '__main__':
   main()

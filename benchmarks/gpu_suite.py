@@ -8,6 +8,7 @@ left does not stop the others. On a machine without Pax's dependencies,
 `--carried` is a folder that `python -m benchmarks.gpu_carry` filled.
 """
 
+# bazel: deps=//benchmarks:attention_lib
 # bazel: deps=//benchmarks:gpu_lm_lib
 # bazel: deps=//benchmarks:softmax_xent_lib
 # bazel: deps=//pax:main_lib
@@ -58,6 +59,8 @@ def parts(tiny: bool, folder: str) -> list[Part]:
   python = sys.executable
   small = ('--tiny', '--rounds=2') if tiny else ('--rounds=10',)
   loss = ['--dims=2048', '--tokens=16384', '--vocab=51200', '--rounds=10']
+  attention = ['--dtypes=bfloat16', '--tokens=16384', '--heads=16']
+  attention += ['--lengths', '2048', '8192', '--head_dims', '64', '128']
   job = [
     '--exp=tasks.lm.params.nvidia.NVIDIA1_3B',
     '--set=ICI_MESH_SHAPE=[1,1,1]',
@@ -67,6 +70,8 @@ def parts(tiny: bool, folder: str) -> list[Part]:
   ]
   if tiny:
     loss = ['--dims=64', '--tokens=64', '--vocab=96', '--rounds=1']
+    attention = ['--lengths', '64', '--tokens=64', '--head_dims', '16']
+    attention += ['--rounds=1']
     job = [
       '--exp=tasks.lm.params.quickstart.TinyLm',
       '--set=NUM_TRAIN_STEPS=30',
@@ -76,6 +81,17 @@ def parts(tiny: bool, folder: str) -> list[Part]:
     Part('tests', (python, '-m', 'pytest', '-q', '--tb=short', _TEST), 150),
     Part('gpu_lm', (python, '-m', 'benchmarks.gpu_lm', *small), 240),
     Part('softmax_xent', (python, '-m', 'benchmarks.softmax_xent', *loss), 90),
+    *(
+      Part(
+        f'attention, {segments} segments',
+        (
+          *(python, '-m', 'benchmarks.attention', *attention),
+          f'--segments={segments}',
+        ),
+        45,
+      )
+      for segments in (1, 8)
+    ),
     Part(
       'pgle',
       (python, '-m', 'pax.main', f'--job_log_dir={folder}/pgle', *job),

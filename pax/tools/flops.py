@@ -33,7 +33,8 @@ def count(fn: Callable[..., Any], *args: Any) -> dict[str, int]:
   A matrix product of M x K and K x N is 2MNK, a convolution twice its
   multiplications, a reduction one per input element, any other primitive one
   per output element. A condition counts its most expensive branch, a loop of
-  unknown trip count one iteration, a Pallas kernel every point of its grid.
+  unknown trip count one iteration, a Pallas kernel every point of its grid, or
+  its own estimate if it has such loops.
   Equations that no result depends on count nothing. Nothing runs.
   """
   return count_jaxpr(jax.make_jaxpr(fn)(*args).jaxpr)
@@ -61,7 +62,9 @@ def pallas_kernels(jaxpr: Any) -> dict[str, int]:
   for eqn in jaxpr.eqns:
     inner = list(py_utils.sub_jaxprs(eqn))
     if eqn.primitive.name == 'pallas_call':
-      flops = _trip_count(eqn) * sum(_count(j, False).total() for j in inner)
+      flops = _estimate(eqn)
+      if flops is None:
+        flops = _trip_count(eqn) * sum(_count(j, False).total() for j in inner)
       counts = [{eqn.params['name']: flops}]
     else:
       counts = [pallas_kernels(each) for each in inner]
@@ -79,6 +82,8 @@ def _count(jaxpr: Any, loops_once: bool) -> collections.Counter[str]:
       branches = (_count(j, loops_once) for j in inner)
       most = max(branches, key=lambda counts: counts.total())
       total += most
+    elif (flops := _estimate(eqn)) is not None:
+      total[eqn.primitive.name] += flops
     elif inner:
       is_loop = eqn.primitive.name == 'scan'
       trip_count = 1 if loops_once and is_loop else _trip_count(eqn)
@@ -88,6 +93,20 @@ def _count(jaxpr: Any, loops_once: bool) -> collections.Counter[str]:
     else:
       total[eqn.primitive.name] += _flops(eqn)
   return +total
+
+
+def _estimate(eqn: Any) -> int | None:
+  """Returns the FLOPs that a Pallas kernel declares, if its loops do not."""
+  if eqn.primitive.name != 'pallas_call' or not _has_while(eqn):
+    return None
+  estimate = eqn.params['cost_estimate']
+  return estimate and estimate.flops
+
+
+def _has_while(eqn: Any) -> bool:
+  return eqn.primitive.name == 'while' or any(
+    _has_while(each) for j in py_utils.sub_jaxprs(eqn) for each in j.eqns
+  )
 
 
 def _trip_count(eqn: Any) -> int:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Softmax attention of a sequence to itself, without its logits in memory.
 
-On CPUs it is the C++ kernel csrc/kernels/attention.h; the jnp reference
-elsewhere, and for derivatives of gradients.
+On CPUs it is the C++ kernel csrc/kernels/attention.h, on NVIDIA GPUs a Triton
+kernel for bfloat16 and float16; the jnp reference elsewhere, for derivatives
+of gradients, and on CPUs for an extra logit.
 
 References: FlashAttention-2, arXiv:2307.08691.
 """
@@ -19,7 +20,9 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
+from praxis import py_utils
 from praxis.kernels import attention_reference as reference
+from praxis.kernels import attention_triton as triton
 from praxis.kernels import native, token_sharding
 from praxis.kernels.attention_reference import Spec
 
@@ -53,7 +56,7 @@ def attention(
   be sharded.
 
   Args:
-    query: scaled queries, float32 or bfloat16.
+    query: scaled queries, float32, bfloat16 or, on GPUs, float16.
     key: of the same length and dtype; K divides N.
     value: likewise.
     segment_ids: positions of other segments are not visible.
@@ -75,11 +78,16 @@ def attention(
       f'key and value must have shape {wanted} for query {query.shape}, got '
       f'{key.shape} and {value.shape}'
     )
-  dtypes = {x.dtype for x in (query, key, value)}
-  if len(dtypes) > 1 or query.dtype not in (jnp.float32, jnp.bfloat16):
+  dtypes = [jnp.float32, jnp.bfloat16]
+  if py_utils.target_platform() == 'gpu':
+    dtypes.append(jnp.float16)
+  if {query.dtype} != {x.dtype for x in (query, key, value)} or (
+    query.dtype not in dtypes
+  ):
+    names = ' or all '.join(jnp.dtype(d).name for d in dtypes)
     raise ValueError(
-      'query, key and value must all be float32 or all bfloat16, got '
-      f'{query.dtype}, {key.dtype} and {value.dtype}; cast them'
+      f'query, key and value must all be {names}, got {query.dtype}, '
+      f'{key.dtype} and {value.dtype}; cast them'
     )
   return _attend(spec, query, key, value, segment_ids.astype(jnp.int32))
 
@@ -116,7 +124,8 @@ _attend.defvjp(_attend_fwd, _attend_bwd)
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _forward(spec: Spec, *operands: Array) -> tuple[Array, Array]:
   kinds = ('ntqh ntkh ntkh nt', 'ntqh nqt')
-  return _sharded(_native_forward, reference.forward, spec, kinds)(*operands)
+  kernels = (_native_forward, triton.forward, reference.forward)
+  return _sharded(kernels, spec, kinds, _has_triton(operands))(*operands)
 
 
 @_forward.defjvp
@@ -134,8 +143,8 @@ def _gradient(spec: Spec, *operands: Array) -> tuple[Array, Array, Array]:
     *operands: query, key, value, segment_ids, dout, logsumexp and delta.
   """
   kinds = ('ntqh ntkh ntkh nt ntqh nqt nqt', 'ntqh ntkh ntkh')
-  run = _sharded(_native_gradient, _reference_gradient, spec, kinds)
-  return run(*operands)
+  kernels = (_native_gradient, triton.gradient, _reference_gradient)
+  return _sharded(kernels, spec, kinds, _has_triton(operands))(*operands)
 
 
 @_gradient.defjvp
@@ -165,17 +174,33 @@ def _jvp_of_floats(
   )
 
 
+def _has_triton(operands: tuple[Array, ...]) -> bool:
+  """Whether GPUs compute these operands by the Triton kernel."""
+  is_half = operands[0].dtype in (jnp.bfloat16, jnp.float16)
+  return is_half and py_utils.target_platform() == 'gpu'
+
+
 @functools.cache
 def _sharded(
-  kernel: Callable[..., Any],
-  default: Callable[..., Any],
+  kernels: tuple[Callable[..., Any], ...],
   spec: Spec,
   kinds: tuple[str, str],
+  has_triton: bool,
 ) -> Callable[..., Any]:
-  """Returns the implementation of the platform, over shards of the batch."""
-  choices = dict(default=functools.partial(default, spec=spec))
-  if has_kernel():
-    choices['cpu'] = functools.partial(kernel, spec=spec)
+  """Returns the implementation of the platform, over shards of the batch.
+
+  Args:
+    kernels: for CPUs, for CUDA, and for all else.
+    spec: the visible keys and the logits.
+    kinds: the dimensions of operands and results, for token_sharding.
+    has_triton: whether the second may be traced.
+  """
+  cpu, cuda, default = (functools.partial(f, spec=spec) for f in kernels)
+  choices = dict(default=default)
+  if has_kernel() and spec.extra_logit is None:
+    choices['cpu'] = cpu
+  if has_triton:
+    choices['cuda'] = cuda
 
   def local(*operands: Array) -> tuple[Array, ...]:
     return jax.lax.platform_dependent(*operands, **choices)

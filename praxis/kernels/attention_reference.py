@@ -25,6 +25,8 @@ class Spec:
   after: int | None = 0
   # c of the soft cap c * tanh(logits / c); 0: no cap.
   soft_cap: float = 0.0
+  # A logit that is only in the denominator.
+  extra_logit: float | None = None
 
   def __post_init__(self) -> None:
     for name in ('before', 'after'):
@@ -39,6 +41,10 @@ class Spec:
       raise ValueError(
         f'soft_cap must be at least 0 and finite, got {self.soft_cap}'
       )
+    if self.extra_logit is not None and not math.isfinite(self.extra_logit):
+      raise ValueError(
+        f'extra_logit must be finite or None, got {self.extra_logit}'
+      )
 
 
 def forward(
@@ -48,7 +54,10 @@ def forward(
   segment_ids: Int[Array, 'B T'],
   spec: Spec,
 ) -> tuple[Float[Array, 'B T N H'], Float[Array, 'B N T']]:
-  """Returns the attended values and the logsumexp of the logits, in float32."""
+  """Returns the attended values and the logsumexp of the logits, in float32.
+
+  The extra logit is one of them.
+  """
   batch, length, num_heads, dims = query.shape
   num_groups = num_heads // key.shape[2]
   grouped = query.reshape(batch, length, key.shape[2], num_groups, dims)
@@ -60,6 +69,8 @@ def forward(
   visible = is_visible(segment_ids, spec)[:, None, None]
   logits = jnp.where(visible, logits, -jnp.inf)
   logsumexp = jax.nn.logsumexp(logits, axis=-1)
+  if spec.extra_logit is not None:
+    logsumexp = jnp.logaddexp(logsumexp, spec.extra_logit)
   probs = jnp.exp(logits - logsumexp[..., None])
   out = jnp.einsum('BKGTS,BSKH->BTKGH', probs, value.astype(jnp.float32))
   return (

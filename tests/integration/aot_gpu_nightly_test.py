@@ -96,6 +96,25 @@ profile_guided.ManualRecompilation(
   assert 'PGLE: the step is compiled with' in completed.stdout
 
 
+@pytest.mark.parametrize('topology', ['8xa100', '8xh100', '8xb200'])
+@pytest.mark.parametrize(('head_dim', 'cap'), [(64, 0.0), (256, 30.0)])
+def test_packed_rows_attend_without_logits_in_memory(topology, head_dim, cap):
+  options = abstract_experiment.ExperimentOptions(
+    exp='tasks.lm.params.nvidia.NVIDIA1_3B',
+    set=(
+      *('ICI_MESH_SHAPE=[1,4,2]', 'NUM_LAYERS=2', 'NUM_HEADS=4'),
+      *(f'MODEL_DIMS={4 * head_dim}', f'DIMS_PER_HEAD={head_dim}'),
+      f'ATTEN_LOGIT_CAP={cap}',
+    ),
+  )
+  step = target_lib.create_target(options, topology).partitioner.train_step()
+  text = step.lower().compile().as_text()
+  # Forward, again in the backward pass, and the two gradients.
+  assert text.count('"__gpu$xla.gpu.triton"') == 4
+  # Positions are embedded by a one-hot [B, T, T].
+  assert not re.search(r'\[\d+,\d+,2048,2048\]', text)
+
+
 @pytest.mark.parametrize('scaling', ['delayed', 'current'])
 def test_products_with_weights_run_as_fp8_matmuls_of_cublas(scaling):
   constants = {

@@ -23,7 +23,8 @@ import numpy as np
 import pytest
 
 from praxis import pax_fiddle
-from praxis.kernels import native
+from praxis.kernels import attention, native
+from praxis.kernels import attention_reference as reference
 from praxis.kernels import softmax_xent as softmax_xent_lib
 from praxis.layers import attentions, gpu_fast_attention
 
@@ -76,6 +77,41 @@ def test_cudnn_attention_equals_the_unfused():
   _, ((_, want), want_grads) = run(plain)
   text, ((_, got), grads) = run(fused)
   assert '__cudnn$fmha' in text
+  _check_close(got, want)
+  _check_close(grads, want_grads)
+
+
+@pytest.mark.parametrize(
+  ('shape', 'num_kv_heads', 'spec'),
+  [
+    ((2, 1024, 8, 64), 8, attention.Spec()),
+    ((2, 1000, 8, 128), 2, attention.Spec(soft_cap=20.0)),
+    ((1, 2048, 2, 256), 1, attention.Spec(before=300)),
+  ],
+  ids=str,
+)
+def test_packed_attention_equals_the_reference(shape, num_kv_heads, spec):
+  keys = jax.random.split(jax.random.key(0), 3)
+  kv_shape = (*shape[:2], num_kv_heads, shape[-1])
+  heads = [
+    jax.random.normal(k, s, jnp.bfloat16)
+    for k, s in zip(keys, (shape, kv_shape, kv_shape), strict=True)
+  ]
+  heads[0] *= shape[-1] ** -0.5
+  ids = jnp.tile(jnp.arange(shape[1]) // 300, (shape[0], 1))
+
+  def run(attend):
+    def loss(*heads):
+      out = attend(*heads, ids, spec)
+      return jnp.sum(jnp.square(out.astype(jnp.float32))), out
+
+    grad = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)
+    step = jax.jit(grad).lower(*heads).compile()
+    return step.as_text(), step(*heads)
+
+  text, ((_, got), grads) = run(attention.attention)
+  assert 'xla.gpu.triton' in text
+  _, ((_, want), want_grads) = run(lambda *a: reference.forward(*a)[0])
   _check_close(got, want)
   _check_close(grads, want_grads)
 

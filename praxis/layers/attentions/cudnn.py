@@ -115,16 +115,24 @@ def _keys_before_and_after(spec: KernelSpec) -> tuple[int, int] | None:
   return spec.window.left - 1, 0
 
 
-def _device_reason(head_dim: int) -> str | None:
-  """Returns what JAX or the GPU does not support, or None."""
+def reason_against_process() -> str | None:
+  """Returns why this process or its GPU has no fused attention, or None."""
   if not any(map(importlib.util.find_spec, _PLUGINS)):
     return "a process without JAX's CUDA plugin"
   capability = _compute_capability()
-  limits = [size for lowest, size in _HEAD_DIMS.items() if capability >= lowest]
-  if not limits:
+  if capability < min(_HEAD_DIMS):
     return 'a compute capability of {}.{}'.format(*capability)
-  if head_dim > limits[0]:
-    return f'a head dimension of {head_dim}, more than {limits[0]}'
+  return None
+
+
+def _device_reason(head_dim: int) -> str | None:
+  """Returns what JAX or the GPU does not support, or None."""
+  if reason := reason_against_process():
+    return reason
+  capability = _compute_capability()
+  limit = max(size for at, size in _HEAD_DIMS.items() if capability >= at)
+  if head_dim > limit:
+    return f'a head dimension of {head_dim}, more than {limit}'
   return None
 
 

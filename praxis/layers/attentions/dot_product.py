@@ -355,7 +355,11 @@ class DotProductAttention(
   ) -> kernel_inputs.KernelSpec:
     split = self.activation_split_dims_mapping.blnh
     return kernel_inputs.KernelSpec(
-      mask, self._window(), self.atten_logit_cap, split
+      mask,
+      self._window(),
+      self.atten_logit_cap,
+      split,
+      self.attention_extra_logit,
     )
 
   def _kernel_queries(self, query: QueryHeads) -> QueryHeads:
@@ -364,7 +368,6 @@ class DotProductAttention(
   def _unsupported_by_kernels(self) -> dict[str, bool]:
     return {
       'relative_bias_tpl': self.relative_bias_tpl is not None,
-      'attention_extra_logit': self.attention_extra_logit is not None,
       'ngram_using_attention_scores': self._uses_ngram_scores(),
       'qk_einsum_tpl': self.qk_einsum_tpl.cls is not base_ops.EinsumOp,
       'pv_einsum_tpl': self.pv_einsum_tpl.cls is not base_ops.EinsumOp,

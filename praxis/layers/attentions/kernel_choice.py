@@ -2,15 +2,15 @@
 """The choice between einsum and a fused kernel for the attention of sequences.
 
 einsum supports everything. Kernels have no logits in memory: splash on TPUs,
-cudnn on GPUs, native on CPUs. auto takes the kernel of the platform where it
-computes the same and is faster, and einsum elsewhere.
+cudnn and triton on GPUs, native on CPUs. auto takes the first kernel of the
+platform that computes the same and is faster, and einsum elsewhere.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -21,10 +21,12 @@ from jaxtyping import Array, Float
 from praxis import base_layer, py_utils
 from praxis.layers.attentions import (
   cudnn,
+  flash,
   kernel_inputs,
   native,
   segments,
   splash,
+  triton,
 )
 
 EINSUM = 'einsum'
@@ -40,12 +42,14 @@ class Kernel:
   """A fused kernel."""
 
   name: str
-  # The platform it is for; on CPUs each can run, in tests.
+  # The platform it is for; on CPUs most can run, in tests.
   platform: str
   # Returns what it does not support of an attention, or None.
   reason_against: Callable[[Heads, KernelSpec, AbstractMesh], str | None]
   # Attends with scaled queries.
   attend: Callable[[Heads, KernelSpec], Float[Array, 'B T N H']]
+  # Whether it has an extra logit in the denominator.
+  has_extra_logit: bool = False
   # Whether auto takes it on this machine for sequences of a length.
   is_fast: Callable[[int], bool] = lambda length: True
 
@@ -66,10 +70,18 @@ _KERNELS = {
       attend=cudnn.attend,
     ),
     Kernel(
+      name='triton',
+      platform='gpu',
+      reason_against=triton.reason_against,
+      attend=flash.attend,
+      has_extra_logit=True,
+      is_fast=triton.is_fast,
+    ),
+    Kernel(
       name='native',
       platform='cpu',
       reason_against=native.reason_against,
-      attend=native.attend,
+      attend=flash.attend,
       is_fast=native.is_fast,
     ),
   )
@@ -118,9 +130,7 @@ class KernelAttention(base_layer.BaseLayer):
       ValueError: a kernel is required, and does not support the attention.
     """
     length = heads.query.shape[1]
-    kernel = _candidate(self.atten_implementation, length)
-    if kernel is None:
-      return None
+    kernels = _candidates(self.atten_implementation, length)
     spec = None
     if isinstance(mask, segments.SegmentMask):
       spec = self._kernel_spec(mask)
@@ -129,18 +139,22 @@ class KernelAttention(base_layer.BaseLayer):
       **self._unsupported_by_kernels(),
       **self._kernel_conflicts(mask),
     }
-    reason = _reason_against(kernel, heads, spec, unsupported)
-    if reason and self.atten_implementation == kernel.name:
-      raise ValueError(
-        f'atten_implementation={kernel.name!r} does not support {reason}; set '
-        f"it to '{AUTO}' or '{EINSUM}'"
-      )
-    choice = f'{self.without_kernel}, {kernel.name} does not support {reason}'
-    _log_choice(str(heads.query.aval), choice if reason else kernel.name)
-    if reason or spec is None:
-      return None
-    query = self._kernel_queries(heads.query)
-    return kernel.attend(heads._replace(query=query), spec)
+    reasons: dict[str, list[str]] = {}
+    for kernel in kernels:
+      reason = _reason_against(kernel, heads, spec, unsupported)
+      if reason and self.atten_implementation == kernel.name:
+        raise ValueError(
+          f'atten_implementation={kernel.name!r} does not support {reason}; '
+          f"set it to '{AUTO}' or '{EINSUM}'"
+        )
+      if reason is None and spec is not None:
+        _log_choice(str(heads.query.aval), kernel.name, reasons)
+        query = self._kernel_queries(heads.query)
+        return kernel.attend(heads._replace(query=query), spec)
+      reasons.setdefault(str(reason), []).append(kernel.name)
+    if kernels:
+      _log_choice(str(heads.query.aval), self.without_kernel, reasons)
+    return None
 
   def _kernel_spec(self, mask: segments.SegmentMask) -> KernelSpec:
     """Returns what a kernel computes."""
@@ -164,16 +178,16 @@ class KernelAttention(base_layer.BaseLayer):
 
 def may_use_kernel(implementation: str, length: int) -> bool:
   """Whether sequences of a length may attend by a kernel here."""
-  return _candidate(implementation, length) is not None
+  return bool(_candidates(implementation, length))
 
 
-def _candidate(implementation: str, length: int) -> Kernel | None:
-  """Returns the kernel of an implementation on this platform, if any."""
+def _candidates(implementation: str, length: int) -> list[Kernel]:
+  """Returns the kernels of an implementation on this platform, best first."""
   if implementation != AUTO:
-    return _KERNELS.get(implementation)
+    return [k for k in _KERNELS.values() if k.name == implementation]
   platform = py_utils.target_platform()
   kernels = (k for k in _KERNELS.values() if k.platform == platform)
-  return next((k for k in kernels if k.is_fast(length)), None)
+  return [k for k in kernels if k.is_fast(length)]
 
 
 def _reason_against(
@@ -193,6 +207,8 @@ def _reason_against(
   names = [name for name, is_used in unsupported.items() if is_used]
   if spec is None:
     names.append('a mask that is an array')
+  elif spec.extra_logit is not None and not kernel.has_extra_logit:
+    names.append('attention_extra_logit')
   platform = py_utils.target_platform()
   if platform not in (kernel.platform, 'cpu'):
     names.append(f'the platform {platform}')
@@ -202,6 +218,24 @@ def _reason_against(
   return kernel.reason_against(heads, spec, mesh)
 
 
+def _log_choice(
+  query: str, choice: str, reasons: Mapping[str, Sequence[str]]
+) -> None:
+  """Logs a choice once.
+
+  Args:
+    query: dtype and shape.
+    choice: what computes the attention.
+    reasons: the names of the kernels that do not, by what they lack.
+  """
+  lacks = (
+    f'{" and ".join(names)} {"do" if len(names) > 1 else "does"} not support '
+    + reason
+    for reason, names in reasons.items()
+  )
+  _log_once(f'Attention of {query}: {", ".join([choice, *lacks])}.')
+
+
 @functools.cache
-def _log_choice(query: str, choice: str) -> None:
-  logging.info('Attention of %s: %s.', query, choice)
+def _log_once(message: str) -> None:
+  logging.info('%s', message)

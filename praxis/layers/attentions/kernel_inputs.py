@@ -50,6 +50,8 @@ class KernelSpec:
   logit_cap: float | None = None
   # Mesh axes of the dimensions of the queries.
   split: pytypes.SplitDimsMapping = None
+  # A logit that is only in the denominator.
+  extra_logit: float | None = None
 
   @property
   def soft_cap(self) -> float | None:

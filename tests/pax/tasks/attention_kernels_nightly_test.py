@@ -24,20 +24,16 @@ from tests.praxis.layers.attentions import kernel_cases
 
 experiment_registry.import_all_experiments()
 _NAMES = sorted(experiment_registry.get_all())
-# Experiments with einsum, and a reason. Packed rows have it on GPUs too.
+# Experiments with einsum, and a reason.
 _EINSUM = {
   'BertAdamL4H128': 'a head dimension of 16',
   'BertSpmdL4H128': 'a head dimension of 16',
   'LmCloudSpmdTest': 'a head dimension of 8',
   'T5': 'a mask that is an array',
   'T5V1_1': 'a mask that is an array',
-  'GLaM64B64EProxy': 'relative_bias_tpl and attention_extra_logit',
-  'GLaM64B64EProxy_EP': 'relative_bias_tpl and attention_extra_logit',
+  'GLaM64B64EProxy': 'relative_bias_tpl',
+  'GLaM64B64EProxy_EP': 'relative_bias_tpl',
   'NVIDIA_CIRCULAR_REPEAT': 'float32',
-  'Grok': 'attention_extra_logit',
-  'Grok_PP': 'attention_extra_logit',
-  'Grok_Proxy': 'attention_extra_logit',
-  'Grok_Proxy_PP': 'attention_extra_logit',
 }
 _WITHOUT_ATTENTION = {'LargeMlp', 'SmallMlp'}
 _GPU_PACKAGES = {'gpu', 'nvidia'}
@@ -93,7 +89,7 @@ def test_choices(name, monkeypatch):
   kernel_cases.assume_cuda_plugin(monkeypatch)
   choices = []
   monkeypatch.setattr(
-    kernel_choice, '_log_choice', lambda _, choice: choices.append(choice)
+    kernel_choice, '_log_choice', lambda _, *choice: choices.append(choice)
   )
   experiment = _declare(name)
   cls, model = type(experiment.experiment), experiment.task.model
@@ -103,10 +99,10 @@ def test_choices(name, monkeypatch):
     layer.abstract_init_with_metadata(_global_batch(experiment))
   if '.lm.' in cls.__module__:
     assert bool(choices) == (cls.__name__ not in _WITHOUT_ATTENTION)
-  for choice in choices:
+  for choice, reasons in choices:
     if reason := _EINSUM.get(cls.__name__):
-      assert choice.startswith('einsum') and reason in choice
+      assert choice == 'einsum' and reason in ' '.join(reasons)
     elif is_gpu and cls.PACKED_INPUT:
-      assert choice == 'einsum, cudnn does not support packed rows'
+      assert (choice, reasons) == ('triton', {'packed rows': ['cudnn']})
     else:
       assert choice == ('cudnn' if is_gpu else 'splash')

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
@@ -87,3 +89,26 @@ def test_pallas_kernels_count_every_point_of_their_grid():
   jaxpr = jax.make_jaxpr(lambda *xs: jax.jit(fn)(*xs))(*args).jaxpr
   assert list(flops.pallas_kernels(jaxpr)) == ['product']
   assert flops.pallas_kernels(jaxpr)['product'] >= 2 * 12 * 8 * 8
+
+
+def test_pallas_kernels_with_loops_of_unknown_length_count_their_estimate():
+  def kernel(n, x, out):
+    out[...] = jax.lax.fori_loop(0, n[0], lambda _, y: y @ y, x[...])
+
+  def fn(n, x, estimate):
+    return pl.pallas_call(
+      kernel,
+      out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+      cost_estimate=estimate,
+      name='power',
+    )(n, x)
+
+  args = jnp.array([3]), jnp.ones((8, 8))
+  estimate = pl.CostEstimate(flops=7, transcendentals=0, bytes_accessed=0)
+  estimated = functools.partial(fn, estimate=estimate)
+  assert flops.count(estimated, *args) == {'pallas_call': 7}
+  jaxpr = jax.make_jaxpr(estimated)(*args).jaxpr
+  assert flops.pallas_kernels(jaxpr) == {'power': 7}
+  # Without one, an iteration.
+  count = flops.count(functools.partial(fn, estimate=None), *args)
+  assert count['dot_general'] == 2 * 8**3

@@ -4,9 +4,9 @@
 A docstring names each value that differs from upstream, and the reason. All
 experiments have two options:
 
-USE_CUDNN_FLASH_ATTENTION selects cuDNN's fused attention on GPUs; other
-platforms run XLA's attention. cuDNN does not cap logits: ATTEN_LOGIT_CAP must
-be 0.
+USE_CUDNN_FLASH_ATTENTION selects cuDNN's fused attention on GPUs, with the mask
+as a bias where no kernel without one can run; other platforms run XLA's
+attention. cuDNN does not cap logits: ATTEN_LOGIT_CAP must be 0.
 USE_FP8 multiplies in float8 (Hopper or newer); on other devices XLA rounds the
 operands to float8 and multiplies in a wider type, which is slower.
 """

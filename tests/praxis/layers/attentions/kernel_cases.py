@@ -78,7 +78,9 @@ def by_einsum(heads, spec):
     length = mask.shape[-1]
     mask = jnp.minimum(mask, window.mask(length, length, 0, jnp.float32))
   logits = attention_core.dot_product_logits(jnp.einsum, *heads[:2])
-  transform = attention_core.LogitTransform(cap=spec.logit_cap)
+  transform = attention_core.LogitTransform(
+    cap=spec.logit_cap, extra_logit=spec.extra_logit
+  )
   probs = attention_core.attention_probs(logits, mask, None, transform)
   return attention_core.attend_to_values(
     jnp.einsum, probs.astype(heads.value.dtype), heads.value

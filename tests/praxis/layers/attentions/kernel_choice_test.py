@@ -34,7 +34,7 @@ _PRIMITIVES = {'tpu': 'pallas_call', 'gpu': 'dot_product_attention'}
 @pytest.fixture(autouse=True)
 def cuda_plugin(monkeypatch):
   kernel_cases.assume_cuda_plugin(monkeypatch)
-  kernel_choice._log_choice.cache_clear()
+  kernel_choice._log_once.cache_clear()
 
 
 def _trace(platform, lm):
@@ -78,10 +78,39 @@ def test_cudnn_on_gpus(stack, caplog):
 
 def test_packed_rows_on_gpus(caplog):
   with caplog.at_level(logging.INFO):
-    _trace('gpu', kernel_cases.language_model('auto'))
+    traced = _trace('gpu', kernel_cases.language_model('auto', 'repeated'))
+    text = traced.lower(lowering_platforms=('cuda',)).as_text()
   assert _choices(caplog) == [
-    'Attention of bfloat16[4,1024,2,64]: einsum, cudnn does not support packed '
+    'Attention of bfloat16[4,1024,2,64]: triton, cudnn does not support packed '
     'rows.'
+  ]
+  assert text.count('xla.gpu.triton') == 4 and '1024x1024' not in text
+
+
+def test_what_no_kernel_supports_has_one_reason(caplog):
+  lm = kernel_cases.language_model('auto')
+  with caplog.at_level(logging.INFO), py_utils.tracing_for('gpu'):
+    kernel_cases.trace_loss(lm, length=1024)
+  (choice,) = _choices(caplog)
+  assert choice.endswith(
+    '64]: einsum, cudnn and triton do not support float32.'
+  )
+
+
+@pytest.mark.parametrize(
+  ('policy', 'num_forward'),
+  [(_Policy.SAVE_OUT_PROJ, 2), (_Policy.SAVE_CONTEXT, 1)],
+)
+@pytest.mark.parametrize('stack', ['repeated', 'pipelined'])
+def test_remat_of_packed_rows_on_gpus(stack, policy, num_forward):
+  lm = kernel_cases.language_model('auto', stack, policy=policy)
+  with jax.set_mesh(kernel_cases.mesh()):
+    traced = _trace('gpu', lm)
+  eqns = kernel_cases.kernels(traced.jaxpr.jaxpr, 'pallas_call')
+  names = sorted(eqn.params['name'] for eqn in eqns)
+  assert names == [
+    *['pax_attention_forward'] * num_forward,
+    *('pax_attention_key_gradients', 'pax_attention_query_gradient'),
   ]
 
 

@@ -20,6 +20,7 @@ from praxis.layers import (
   multi_query_attention,
 )
 from praxis.layers.attentions import (
+  flash,
   kernel_choice,
   kernel_inputs,
   masks,
@@ -45,18 +46,22 @@ _SPLIT = kernel_cases.SPLIT
     dict(cap=-1.0, length=131, head_dim=20),
     dict(window=masks.ContextWindow(40, 0)),
     dict(window=masks.ContextWindow(40, 31), is_causal=False),
+    # The jnp reference, as on GPUs.
+    dict(extra_logit=1.5),
   ],
   ids=str,
 )
 def test_values_and_gradients_equal_einsum(fields):
   fields = dict(fields)
   cap, window = fields.pop('cap', None), fields.pop('window', None)
+  extra_logit = fields.pop('extra_logit', None)
   is_causal = fields.pop('is_causal', True)
   heads = kernel_cases.random_heads(**fields)
   ids = kernel_cases.segment_ids(heads.query.shape[1])
-  spec = _KernelSpec(kernel_cases.segment_mask(ids, is_causal), window, cap)
+  mask = kernel_cases.segment_mask(ids, is_causal)
+  spec = _KernelSpec(mask, window, cap, extra_logit=extra_logit)
   assert native.reason_against(heads, spec, kernel_cases.NO_MESH) is None
-  got = kernel_cases.with_gradients(lambda h: native.attend(h, spec), heads)
+  got = kernel_cases.with_gradients(lambda h: flash.attend(h, spec), heads)
   want = kernel_cases.with_gradients(
     lambda h: kernel_cases.by_einsum(h, spec), heads
   )
@@ -174,7 +179,7 @@ def test_saved_contexts_are_not_recomputed():
 def test_auto_takes_the_kernel_where_it_is_fast(
   isa, length, has_kernel, monkeypatch, caplog
 ):
-  kernel_choice._log_choice.cache_clear()
+  kernel_choice._log_once.cache_clear()
   monkeypatch.setattr(kernels, 'cpu_isa', lambda: isa)
   with caplog.at_level(logging.INFO):
     traced, _ = kernel_cases.trace_loss(

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention by praxis.kernels.attention: C++ on CPUs, Triton on NVIDIA GPUs.
+
+Neither logits nor masks are in memory; blocks that the mask hides are skipped.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from jax.sharding import AbstractMesh
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from praxis.kernels import attention
+from praxis.layers.attentions import kernel_inputs, masks
+from praxis.layers.attentions.kernel_inputs import Heads, KernelSpec
+
+
+def reason_against(
+  heads: Heads,
+  spec: KernelSpec,
+  mesh: AbstractMesh,
+  dtypes: Sequence[DTypeLike],
+) -> str | None:
+  """Returns a property that neither kernel supports, or None.
+
+  Args:
+    heads: arrays, or their shapes.
+    spec: of the attention.
+    mesh: over which the arrays are sharded; empty for one device.
+    dtypes: that the kernel supports.
+  """
+  names = {x.dtype for x in heads}
+  if len(names) > 1 or heads.query.dtype not in dtypes:
+    return ' and '.join(sorted(str(d) for d in names))
+  if heads.key.shape[1] != heads.query.shape[1]:
+    return (
+      f'queries {heads.query.shape} with keys {heads.key.shape} of another '
+      'length'
+    )
+  if spec.window and spec.window.left is not None and spec.window.left < 1:
+    return "a window without the query's own position"
+  axes = kernel_inputs.HeadAxes.of(spec.split, mesh)
+  if kernel_inputs.num_devices(mesh, axes.length) > 1:
+    return f'{axes.length} over the sequence'
+  return kernel_inputs.sharding_reason(heads, axes, mesh)
+
+
+def attend(heads: Heads, spec: KernelSpec) -> Float[Array, 'B T N H']:
+  """Returns the attended values, sharded as the queries.
+
+  Args:
+    heads: scaled queries, keys and values, which the kernel supports.
+    spec: of the attention.
+  """
+  local = functools.partial(attention.attention, spec=_kernel_spec(spec))
+  return kernel_inputs.map_over_heads(local, heads, spec)
+
+
+def _kernel_spec(spec: KernelSpec) -> attention.Spec:
+  window = spec.window or masks.ContextWindow(None, None)
+  return attention.Spec(
+    # The left side of a window has the query's own position.
+    before=None if window.left is None else window.left - 1,
+    after=0 if spec.mask.is_causal else window.right,
+    soft_cap=spec.soft_cap or 0.0,
+    extra_logit=spec.extra_logit,
+  )
