@@ -34,6 +34,8 @@ _EINSUM = {
   'GLaM64B64EProxy': 'relative_bias_tpl',
   'GLaM64B64EProxy_EP': 'relative_bias_tpl',
   'NVIDIA_CIRCULAR_REPEAT': 'float32',
+  'Grok_PP': 'over a batch of 16',
+  'Grok_Proxy_PP': 'over a batch of 16',
 }
 _WITHOUT_ATTENTION = {'LargeMlp', 'SmallMlp'}
 _GPU_PACKAGES = {'gpu', 'nvidia'}
