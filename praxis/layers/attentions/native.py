@@ -16,7 +16,7 @@ from praxis.layers.attentions.kernel_inputs import Heads, KernelSpec
 
 # Where the kernel measures at least 1.2 times as fast as einsum by XLA
 # (benchmarks/attention.py).
-_FAST_ISAS = ('avx2',)
+_FAST_ISAS = ('avx2', 'avx512')
 _MIN_FAST_LENGTH = 128
 
 
