@@ -41,8 +41,6 @@ FOLDER = 'huggingface'
 _HEADERS = 'safetensors_headers.json'
 # Tensors that are no variables.
 _EXTRA = 'extra.safetensors'
-_INDEX = 'model.safetensors.index.json'
-_SINGLE_FILE = 'model.safetensors'
 _LEAF = 'mdl_vars.'
 # Weights in other formats, which are not taken along.
 _OTHER_WEIGHTS = (
@@ -55,6 +53,7 @@ _OTHER_WEIGHTS = (
   '.pt',
   '.pth',
   '.safetensors',
+  '.tflite',
 )
 _MAX_FILE_BYTES = 5 * 10**9
 # Bytes of small leaves that are read together.
@@ -127,7 +126,7 @@ def _write_side_files(folder: model_folder.ModelFolder, side: Path) -> None:
       shutil.copyfile(file, side / file.name)
   headers = {
     file.name: safetensors.read_header(file)
-    for file in sorted(folder.path.glob('*.safetensors'))
+    for file in safetensors.weight_files(folder.path)
   }
   (side / _HEADERS).write_text(json.dumps(headers))
   extra = {
@@ -370,7 +369,7 @@ def _new_headers(shapes: Tensors, max_bytes: int) -> dict[str, str]:
   ]
   count = len(files)
   return {
-    _SINGLE_FILE
+    safetensors.SINGLE_FILE
     if count == 1
     else f'model-{i + 1:05d}-of-{count:05d}.safetensors': (
       safetensors.make_header(tensors, {'format': 'pt'})
@@ -394,9 +393,7 @@ def _copy_side_files(
 
 def _write_index(output: Path, headers: Mapping[str, str]) -> None:
   """Writes the index of several files, unless that of the model fits."""
-  file = output / _INDEX
-  if len(headers) == 1:
-    return
+  file = output / safetensors.INDEX_FILE
   files: dict[str, str] = {}
   size = 0
   for name, header in headers.items():
@@ -408,5 +405,9 @@ def _write_index(output: Path, headers: Mapping[str, str]) -> None:
     is_same = index.get('weight_map') == files
     if is_same and index.get('metadata', {}).get('total_size') == size:
       return
+  if len(headers) == 1:
+    # That of the model lists files that were not written.
+    file.unlink(missing_ok=True)
+    return
   index = {'metadata': {'total_size': size}, 'weight_map': files}
   file.write_text(json.dumps(index, indent=2) + '\n')

@@ -28,6 +28,10 @@ import numpy as np
 
 from pax import atomic_file
 
+# The files of a model: one, or several and which has each tensor.
+SINGLE_FILE = 'model.safetensors'
+INDEX_FILE = 'model.safetensors.index.json'
+
 _METADATA = '__metadata__'
 _DTYPES = {
   'F64': np.dtype(np.float64),
@@ -137,20 +141,57 @@ def read_entries(file: pathlib.Path) -> dict[str, TensorEntry]:
   return entries
 
 
-def read_folder(folder: pathlib.Path) -> dict[str, TensorEntry]:
-  """Returns the tensors of all files of a folder by name.
+def weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
+  """Returns the files with the weights of a folder, those of transformers.
+
+  They are model.safetensors, or else the files of the index. Other files, such
+  as consolidated.safetensors of Mistral's releases or those of adapters, have
+  other tensors. All files count where the folder has neither.
 
   Raises:
-    ValueError: The folder has no such files, or one is damaged.
+    ValueError: There are none, or one of the index is missing.
   """
+  single, index = folder / SINGLE_FILE, folder / INDEX_FILE
+  if single.exists():
+    return [single]
   files = sorted(folder.glob('*.safetensors'))
+  if files and index.exists():
+    files = _files_of_index(index)
   if not files:
     raise ValueError(
       f'the folder {folder} must have *.safetensors, got none; save the model'
       ' with save_pretrained(folder)'
     )
+  return files
+
+
+def _files_of_index(index: pathlib.Path) -> list[pathlib.Path]:
+  try:
+    names = set(json.loads(index.read_text())['weight_map'].values())
+    files = [index.parent / pathlib.Path(name).name for name in sorted(names)]
+  except (ValueError, KeyError, TypeError, AttributeError) as e:
+    raise ValueError(
+      f'{index} must have a file by tensor in weight_map, got an error ({e!r});'
+      ' copy it again'
+    ) from e
+  if missing := [file.name for file in files if not file.exists()]:
+    raise ValueError(
+      f'{index.parent} must have all {len(files)} files of {index.name},'
+      f' {len(missing)} are missing, such as {missing[0]}; copy them, too'
+    )
+  return files
+
+
+def read_folder(folder: pathlib.Path) -> dict[str, TensorEntry]:
+  """Returns the tensors of a model by name, in the order of its files.
+
+  Raises:
+    ValueError: The folder has no such files, or one is missing or damaged.
+  """
   return {
-    name: entry for file in files for name, entry in read_entries(file).items()
+    name: entry
+    for file in weight_files(folder)
+    for name, entry in read_entries(file).items()
   }
 
 

@@ -26,6 +26,7 @@ from pax.huggingface import (
   rotary_decoder,
   safetensors,
   stacked_variables,
+  warm_start,
 )
 from tests.pax.huggingface import reference_models
 
@@ -173,6 +174,63 @@ def test_tables_and_copies_are_no_variables_and_come_back(tmp_path, capsys):
   assert len(names) == len(reference['tensors']) + 1
   _convert(capsys, 'pax-to-hf', job, output)
   assert _contents(output) == _contents(source)
+
+
+def test_files_that_transformers_does_not_read_are_left_out(tmp_path, capsys):
+  source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
+  reference_models.write_reference(source, 'mistral', num_files=2)
+  want = {file.name for file in source.iterdir()}
+  # Releases of Mistral have all tensors again, under other names.
+  for name in ('consolidated', 'adapter_model'):
+    reference_models.write_safetensors(
+      source / f'{name}.safetensors', {'wq': np.zeros((2, 2), 'float32')}, 'F32'
+    )
+  _convert(capsys, 'hf-to-pax', source, job)
+  _convert(capsys, 'pax-to-hf', job, output)
+  assert {file.name for file in output.iterdir()} == want
+  (source / 'model-00002-of-00002.safetensors').unlink()
+  error = _fail(capsys, 'hf-to-pax', source, tmp_path / 'other')
+  assert 'all 2 files of model.safetensors.index.json, 1 are missing' in error
+  (source / 'model.safetensors.index.json').write_text('[]')
+  error = _fail(capsys, 'hf-to-pax', source, tmp_path / 'other')
+  assert 'must have a file by tensor in weight_map' in error
+
+
+def test_one_file_has_no_index(tmp_path, capsys):
+  source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
+  reference_models.write_reference(source, 'mistral', num_files=3)
+  _convert(capsys, 'hf-to-pax', source, job)
+  _convert(capsys, 'pax-to-hf', job, output, '--max_shard_size=5GB')
+  assert [file.name for file in output.glob('model*')] == ['model.safetensors']
+
+
+@pytest.mark.parametrize('dtype', ['float64', 'float8_e4m3fn', 'int8'])
+def test_dtypes_that_are_not_those_of_weights_are_refused(
+  dtype, tmp_path, capsys
+):
+  source, job = tmp_path / 'source', tmp_path / 'job'
+  reference = reference_models.load()['mistral']
+  reference_models.write(source, reference['config'], reference['tensors'])
+  shapes = {
+    name: (tuple(shape), jax.numpy.dtype(dtype))
+    for name, shape in reference['tensors'].items()
+  }
+  safetensors.write(
+    source / 'model.safetensors',
+    safetensors.make_header(shapes),
+    (np.zeros(shape, of_tensor) for shape, of_tensor in shapes.values()),
+  )
+  error = _fail(capsys, 'hf-to-pax', source, job)
+  assert f"'float32'], got {dtype}; use a model that is not" in error
+  assert not job.exists()
+
+
+@pytest.mark.parametrize('folder', ['', 's3://bucket/model'])
+def test_folder_of_init_from(folder):
+  assert warm_start.folder_of('hf:/models/x') == '/models/x'
+  assert warm_start.folder_of('/jobs/x@3') is None
+  with pytest.raises(ValueError, match=f"a local folder .* got 'hf:{folder}'"):
+    warm_start.folder_of(f'hf:{folder}')
 
 
 def test_export_without_the_original_files(tmp_path, capsys):
