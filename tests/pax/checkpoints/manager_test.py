@@ -231,6 +231,17 @@ def test_another_model_is_refused(tmp_path, kind, use_ocdbt):
     saved_states.checkpointer(tmp_path, kind).restore(other)
 
 
+@pytest.mark.parametrize(('kind', 'use_ocdbt'), saved_states.FORMATS)
+def test_keys_are_refused_before_they_are_lost(tmp_path, kind, use_ocdbt):
+  checkpointer = saved_states.checkpointer(tmp_path, kind, use_ocdbt=use_ocdbt)
+  state = {**saved_states.state(1), 'rng': jax.random.key(0)}
+  with pytest.raises(ValueError, match='rng must be .*, got one of key<fry>'):
+    checkpointer.save(5, state)
+  state['rng'] = jax.random.key_data(state['rng'])
+  assert checkpointer.save(5, state)
+  checkpointer.close()
+
+
 def test_an_unknown_step_lists_those_there_are(tmp_path):
   saved_states.save(tmp_path)
   with pytest.raises(
