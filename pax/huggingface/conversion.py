@@ -13,6 +13,7 @@ import dataclasses
 import json
 import math
 import pathlib
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ import numpy as np
 from pax import atomic_file, storage
 from pax.checkpoints import byte_groups, leaf_writer, paths, reading
 from pax.checkpoints.checkpoint_reader import CheckpointReader
-from pax.checkpoints.types import CheckpointError, CheckpointType
+from pax.checkpoints.types import CheckpointError, CheckpointType, Shapes
 from pax.huggingface import (
   families,
   model_folder,
@@ -42,6 +43,11 @@ _HEADERS = 'safetensors_headers.json'
 # Tensors that are no variables.
 _EXTRA = 'extra.safetensors'
 _LEAF = 'mdl_vars.'
+_TRAINABLE = f'{_LEAF}params.'
+# Variables of praxis.layers.injection.fp8_nvidia_gpu, which are no weights.
+_FP8_STATISTICS = re.compile(
+  r'.*\.(input|kernel|output_grad)_(scale|amax_history)\w*'
+)
 # Weights in other formats, which are not taken along.
 _OTHER_WEIGHTS = (
   '.bin',
@@ -222,17 +228,10 @@ class _CheckpointTensors:
     variables = stacked_variables.of_layouts(
       layouts, stacked_variables.find_block_size(saved)
     )
+    _check_leaves(variables, saved, path)
     dtypes: dict[str, np.dtype] = {}
     for variable in variables:
-      shape, saved_dtype = saved.get(leaf_name(variable), (None, ''))
-      if shape != variable.shape:
-        raise ValueError(
-          f'{leaf_name(variable)} in {path} must have shape'
-          f' {list(variable.shape)} by config.json, got'
-          f' {None if shape is None else list(shape)}; use the config.json of'
-          ' the model of the checkpoint'
-        )
-      tensor_dtype = jax.numpy.dtype(dtype or saved_dtype)
+      tensor_dtype = jax.numpy.dtype(dtype or saved[leaf_name(variable)][1])
       dtypes |= dict.fromkeys(variable.tensors, tensor_dtype)
     shapes = {
       name: (layout.tensor_shape, dtypes[name])
@@ -303,6 +302,46 @@ class _CheckpointTensors:
         shape, jax.numpy.dtype(dtype), sharding=sharding
       )
     return dict(self.checkpoint.read(abstract))
+
+
+def _check_leaves(
+  variables: Sequence[Variable], saved: Shapes, path: storage.Path
+) -> None:
+  """Checks that a checkpoint has the variables of a model, and no others.
+
+  Args:
+    variables: The variables.
+    saved: Shapes and dtypes of the checkpoint.
+    path: The checkpoint, for messages.
+
+  Raises:
+    ValueError: It is of another model.
+  """
+  next_step = 'use the config.json of the model of the checkpoint'
+  for variable in variables:
+    leaf = leaf_name(variable)
+    shape, dtype = saved.get(leaf, (None, ''))
+    if shape != variable.shape:
+      raise ValueError(
+        f'{leaf} in {path} must have shape {list(variable.shape)} by'
+        f' config.json, got {None if shape is None else list(shape)};'
+        f' {next_step}'
+      )
+    if dtype not in model_folder.DTYPES:
+      raise ValueError(
+        f'{leaf} in {path} must have one of the dtypes'
+        f' {list(model_folder.DTYPES)}, got {dtype}; export the checkpoint'
+        ' before its quantization'
+      )
+  others = {x for x in saved if x.startswith(_TRAINABLE)}.difference(
+    map(leaf_name, variables)
+  )
+  if others := {x for x in others if not _FP8_STATISTICS.fullmatch(x)}:
+    raise ValueError(
+      f'each variable in {path} must have a tensor by config.json,'
+      f' {len(others)} have none, such as {min(others)}; {next_step}.'
+      ' Low-rank updates (LoRA) cannot be exported'
+    )
 
 
 def _leaves(

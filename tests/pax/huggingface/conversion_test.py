@@ -8,6 +8,7 @@ import json
 import math
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import uuid
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 
 from pax import exit_codes, main, storage
-from pax.checkpoints import reading
+from pax.checkpoints import leaf_writer, reading
 from pax.checkpoints.checkpoint_reader import CheckpointReader
 from pax.huggingface import (
   conversion,
@@ -361,6 +362,62 @@ def test_an_export_that_cannot_be_made_writes_nothing(tmp_path, capsys):
   error = _fail(capsys, 'pax-to-hf', job, output, f'--config={other}')
   assert 'use the config.json of the model' in error
   assert not output.exists()
+
+
+def test_an_export_leaves_no_variable_out(tmp_path, capsys):
+  source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
+  reference_models.write_reference(source, 'mistral')
+  _convert(capsys, 'hf-to-pax', source, job)
+  shutil.rmtree(job / 'huggingface')
+  config = json.loads((source / 'config.json').read_text())
+  layers = config['num_hidden_layers']
+  for folder in ('fewer', 'same'):
+    (tmp_path / folder).mkdir()
+    settings = {'num_hidden_layers': layers - (folder == 'fewer')}
+    (tmp_path / folder / 'config.json').write_text(
+      json.dumps(config | settings)
+    )
+  error = _fail(
+    capsys, 'pax-to-hf', job, output, f'--config={tmp_path / "fewer"}'
+  )
+  assert re.search(
+    r'9 have none, such as mdl_vars.params.lm.tr.*_layers_1', error
+  )
+  assert not output.exists()
+  _convert(capsys, 'pax-to-hf', job, output, f'--config={tmp_path / "same"}')
+
+
+def _write_job(job, config, name, dtype):
+  """Writes a checkpoint of a model with one more variable."""
+  leaves = {
+    conversion.leaf_name(variable): np.zeros(variable.shape, dtype)
+    for variable in stacked_variables.of_layouts(
+      {x.tensor: x for x in families.read_model(config).weights()}, None
+    )
+  }
+  path = job / 'checkpoints' / 'checkpoint_00000000'
+  leaves |= {f'mdl_vars.params.lm.softmax.{name}': np.zeros(1, np.float32)}
+  leaf_writer.write_leaves(path, leaves.items(), step=0)
+
+
+@pytest.mark.parametrize(
+  'name, dtype, message',
+  [
+    ('w_lora_left', 'float32', '1 have none, such as .*w_lora_left; .*LoRA'),
+    ('kernel_scale', 'int8', 'float32.*, got int8; export the checkpoint'),
+    ('kernel_scale', 'bfloat16', None),
+    ('input_amax_history', 'float32', None),
+  ],
+)
+def test_variables_that_are_no_weights(name, dtype, message, tmp_path, capsys):
+  source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
+  _, reference = reference_models.write_reference(source, 'mistral')
+  _write_job(job, reference['config'], name, jax.numpy.dtype(dtype))
+  words = ('pax-to-hf', job, output, f'--config={source}')
+  if message:
+    assert re.search(message, _fail(capsys, *words))
+  else:
+    _convert(capsys, *words)
 
 
 _PEAK = """
