@@ -183,10 +183,12 @@ def to_huggingface(
   config = model_folder.read_object(_config_file(side))
   source = _CheckpointTensors.open(side, config, path, dtype)
   headers = source.headers(side, max_shard_size)
+  if headers != _original_headers(side):
+    config = source.set_dtype(config)
   atomic_file.make_folder(output, parents=True)
   files = {output / name: header for name, header in headers.items()}
   safetensors.write_files(files, source.read())
-  _copy_side_files(side, output, config, dtype)
+  _copy_side_files(side, output, config)
   _write_index(output, headers)
   return Summary(output, len(source.shapes), source.num_bytes)
 
@@ -259,11 +261,11 @@ class _CheckpointTensors:
       max_shard_size: Maximum number of bytes of tensors in a file; None keeps
         the files of the original model.
     """
-    file = side / _HEADERS
-    if max_shard_size or not file.exists():
+    original = _original_headers(side)
+    if max_shard_size or not original:
       return _new_headers(self.shapes, max_shard_size or _MAX_FILE_BYTES)
     headers = {}
-    for name, header in json.loads(file.read_text()).items():
+    for name, header in original.items():
       tensors, metadata = safetensors.header_tensors(header)
       shapes = {tensor: self.shapes[tensor] for tensor in tensors}
       headers[name] = (
@@ -272,6 +274,24 @@ class _CheckpointTensors:
         else safetensors.make_header(shapes, metadata)
       )
     return headers
+
+  def set_dtype(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the config with the dtype of the weights, if all have one.
+
+    Transformers converts the weights to the dtype of the config.
+
+    Args:
+      config: Contents of config.json.
+    """
+    dtypes = {
+      self.shapes[name][1].name
+      for variable in self.variables
+      for name in variable.tensors
+    }
+    key = 'torch_dtype' if 'torch_dtype' in config else 'dtype'
+    if len(dtypes) > 1 or config.get(key) in dtypes:
+      return config
+    return {**config, key: dtypes.pop()}
 
   def read(self) -> Iterator[tuple[str, np.ndarray]]:
     """Yields all tensors by name; small variables are read together."""
@@ -377,16 +397,22 @@ def _config_file(side: Path) -> Path:
   return file
 
 
+def _original_headers(side: Path) -> dict[str, str]:
+  """Returns the headers of the original files by name; {} without them."""
+  file = side / _HEADERS
+  return json.loads(file.read_text()) if file.exists() else {}
+
+
 def _tensor_names(
   side: Path,
 ) -> tuple[list[str] | None, dict[str, safetensors.TensorEntry]]:
   """Returns the tensors of the original files, and those without a variable."""
-  file = side / _HEADERS
-  if not file.exists():
+  headers = _original_headers(side)
+  if not headers:
     return None, {}
   names = [
     name
-    for header in json.loads(file.read_text()).values()
+    for header in headers.values()
     for name in safetensors.header_tensors(header)[0]
   ]
   extra = side / _EXTRA
@@ -418,16 +444,15 @@ def _new_headers(shapes: Tensors, max_bytes: int) -> dict[str, str]:
 
 
 def _copy_side_files(
-  side: Path, output: Path, config: Mapping[str, Any], dtype: str | None
+  side: Path, output: Path, config: Mapping[str, Any]
 ) -> None:
   for file in sorted(side.iterdir()):
     is_weights = file.name.endswith(_OTHER_WEIGHTS)
     if file.is_file() and not is_weights and file.name != _HEADERS:
       shutil.copyfile(file, output / file.name)
-  if dtype is not None:
-    key = 'torch_dtype' if 'torch_dtype' in config else 'dtype'
-    text = json.dumps({**config, key: dtype}, indent=2)
-    (output / model_folder.CONFIG_FILE).write_text(f'{text}\n')
+  file = output / model_folder.CONFIG_FILE
+  if config != model_folder.read_object(file):
+    file.write_text(json.dumps(config, indent=2) + '\n')
 
 
 def _write_index(output: Path, headers: Mapping[str, str]) -> None:

@@ -72,19 +72,9 @@ class TensorEntry:
     return math.prod(self.shape) * self.dtype.itemsize
 
   def read(self) -> np.ndarray:
-    """Returns the tensor.
-
-    Raises:
-      ValueError: The file ends before it.
-    """
-    count = math.prod(self.shape)
+    """Returns the tensor."""
     data = np.fromfile(self.file, np.uint8, self.num_bytes, offset=self.offset)
-    if len(data) < self.num_bytes:
-      raise ValueError(
-        f'{self.file} is truncated: a tensor needs {self.num_bytes} bytes at'
-        f' {self.offset}, got {len(data)}; copy the file again'
-      )
-    return data.view(self.dtype)[:count].reshape(self.shape)
+    return data.view(self.dtype).reshape(self.shape)
 
   def memory_map(self) -> np.ndarray:
     """Returns the tensor as a read-only view of the file."""
@@ -118,10 +108,12 @@ def read_entries(file: pathlib.Path) -> dict[str, TensorEntry]:
   """Returns the tensors of a file by name, in the order of the header.
 
   Raises:
-    ValueError: The header is damaged, or a dtype is not supported.
+    ValueError: The header is damaged, the file ends before a tensor, or a dtype
+      is not supported.
   """
   header = read_header(file)
   start = 8 + len(header.encode())
+  size = file.stat().st_size
   entries = {}
   for name, entry in _parse(header, file).items():
     dtype = _DTYPES.get(entry['dtype'])
@@ -136,6 +128,11 @@ def read_entries(file: pathlib.Path) -> dict[str, TensorEntry]:
       raise ValueError(
         f'{name} in {file} has {end - first} bytes, its shape and dtype need'
         f' {tensor.num_bytes}; the file is damaged, copy it again'
+      )
+    if start + end > size:
+      raise ValueError(
+        f'{file} is truncated: {name} ends at byte {start + end}, got {size}'
+        ' bytes; copy the file again'
       )
     entries[name] = tensor
   return entries

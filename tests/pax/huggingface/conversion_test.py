@@ -420,6 +420,20 @@ def test_variables_that_are_no_weights(name, dtype, message, tmp_path, capsys):
     _convert(capsys, *words)
 
 
+@pytest.mark.parametrize('key', ['dtype', 'torch_dtype'])
+def test_config_has_the_dtype_of_trained_weights(key, tmp_path, capsys):
+  source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
+  reference = reference_models.load()['mistral']
+  config = {**reference['config'], key: 'bfloat16'}
+  config.pop({'dtype': 'torch_dtype'}.get(key, 'dtype'), None)
+  reference_models.write(source, config, reference['tensors'], dtype='BF16')
+  conversion.copy_files(model_folder.ModelFolder.open(source), job)
+  _write_job(job, config, 'kernel_scale', np.float32)
+  _convert(capsys, 'pax-to-hf', job, output)
+  exported = json.loads((output / 'config.json').read_text())
+  assert exported == config | {key: 'float32'}
+
+
 _PEAK = """
 import resource, sys
 from pax.huggingface import conversion
