@@ -10,7 +10,6 @@ from concurrent import futures
 from typing import Any, Protocol
 
 import jax
-import numpy as np
 from absl import logging
 
 from pax import atomic_file, coordination_service, storage
@@ -246,7 +245,6 @@ class FileCheckpointer:
     self.check_for_errors()
     if not self.is_due(step, force=force):
       return False
-    _check_dtypes(state)
     self.wait()
     if not self._is_clean:
       # Only at the first save: another job may be writing until then.
@@ -491,26 +489,6 @@ class FileCheckpointer:
     except OSError as e:
       # The new checkpoint is complete, and the next save tries again.
       logging.warning('Cannot delete expired checkpoints: %s', e)
-
-
-def _check_dtypes(state: State) -> None:
-  """Refuses PRNG keys, which no format can restore.
-
-  Raises:
-    ValueError: The state has one.
-  """
-  # Those of keys are no dtypes of numpy.
-  if all(isinstance(x.dtype, np.dtype) for x in jax.tree.leaves(state)):
-    return
-  name, leaf = next(
-    (name, leaf)
-    for name, leaf in paths.flatten(state).items()
-    if not isinstance(leaf.dtype, np.dtype)
-  )
-  raise ValueError(
-    f'{name} must be an array of numbers, got one of {leaf.dtype}; save'
-    ' jax.random.key_data of it, and restore it by jax.random.wrap_key_data'
-  )
 
 
 def create_checkpointer(
