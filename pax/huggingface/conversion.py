@@ -275,7 +275,7 @@ class _CheckpointTensors:
       )
     return headers
 
-  def set_dtype(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+  def set_dtype(self, config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the config with the dtype of the weights, if all have one.
 
     Transformers converts the weights to the dtype of the config.
@@ -290,7 +290,7 @@ class _CheckpointTensors:
     }
     key = 'torch_dtype' if 'torch_dtype' in config else 'dtype'
     if len(dtypes) > 1 or config.get(key) in dtypes:
-      return config
+      return dict(config)
     return {**config, key: dtypes.pop()}
 
   def read(self) -> Iterator[tuple[str, np.ndarray]]:
