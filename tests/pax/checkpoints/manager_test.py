@@ -266,6 +266,13 @@ def test_a_checkpoint_in_place_of_its_folder_is_named(tmp_path, kind):
       reading.find_checkpoint(tmp_path / name)
 
 
+def test_a_folder_of_huggingface_is_named(tmp_path):
+  (tmp_path / 'config.json').touch()
+  message = f'steps: none; a folder .* is --init_from=hf:{tmp_path}$'
+  with pytest.raises(checkpoints.CheckpointError, match=message):
+    reading.find_checkpoint(tmp_path)
+
+
 def test_a_failed_write_is_raised_and_leaves_the_older(tmp_path):
   directory = saved_states.save(tmp_path)
   checkpointer = saved_states.checkpointer(tmp_path)
