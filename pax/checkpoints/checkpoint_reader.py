@@ -441,7 +441,8 @@ def _check_shapes(
     name: (tuple(leaf.shape), np.dtype(leaf.dtype).name)
     for name, leaf in abstract.items()
   }
-  faults = [f'{name} is not in it' for name in expected.keys() - saved.keys()]
+  missing = sorted(expected.keys() - saved.keys())
+  faults = [f'{name} is not in it' for name in missing]
   faults += [
     f'{name} is {_format(saved[name])}, expected {_format(expected[name])}'
     for name in sorted(expected.keys() & saved.keys())
@@ -449,14 +450,26 @@ def _check_shapes(
   ]
   faults += [
     f'{name} is not in the model'
-    for name in (saved.keys() - expected.keys() if is_full else ())
+    for name in (sorted(saved.keys() - expected.keys()) if is_full else ())
   ]
-  if faults:
-    more = f' (and {len(faults) - 1} more differences)' if faults[1:] else ''
+  if not faults:
+    return
+  is_optimizer_missing = missing and all(map(_is_opt_state, missing))
+  if is_optimizer_missing and not any(map(_is_opt_state, saved)):
     raise CheckpointError(
-      f'{path} was saved by another model: {faults[0]}{more}. Use a new'
-      ' --job_log_dir, or the experiment and the --set values of that run'
+      f'{path} has weights without states of an optimizer, with which a job'
+      f' cannot continue; start from them by --init_from={path.parent} with a'
+      ' new --job_log_dir'
     )
+  more = f' (and {len(faults) - 1} more differences)' if faults[1:] else ''
+  raise CheckpointError(
+    f'{path} was saved by another model: {faults[0]}{more}. Use a new'
+    ' --job_log_dir, or the experiment and the --set values of that run'
+  )
+
+
+def _is_opt_state(leaf: str) -> bool:
+  return leaf.startswith('opt_states')
 
 
 def _flatten_json(tree: Any) -> dict[str, Any]:

@@ -242,6 +242,26 @@ def test_keys_are_refused_before_they_are_lost(tmp_path, kind, use_ocdbt):
   checkpointer.close()
 
 
+def test_weights_without_an_optimizer_are_named(tmp_path):
+  checkpointer = saved_states.checkpointer(tmp_path)
+  weights = {'mdl_vars': {'w': jnp.ones(3)}, 'step': jnp.uint32(5)}
+  checkpointer.save(5, weights)
+  message = f'start from them by --init_from={tmp_path}/checkpoints with a new'
+  state = trees.abstract({**weights, 'opt_states': [{'m': jnp.ones(3)}]})
+  with pytest.raises(checkpoints.CheckpointError, match=message):
+    checkpointer.restore(state)
+  # As conversions of bfloat16 have it.
+  state['mdl_vars']['w'] = jax.ShapeDtypeStruct((3,), jnp.bfloat16)
+  with pytest.raises(checkpoints.CheckpointError, match=message):
+    checkpointer.restore(state)
+  state['mdl_vars']['bias'] = state['step']
+  with pytest.raises(
+    checkpoints.CheckpointError, match='another model: .*bias'
+  ):
+    checkpointer.restore(state)
+  checkpointer.close()
+
+
 def test_an_unknown_step_lists_those_there_are(tmp_path):
   saved_states.save(tmp_path)
   with pytest.raises(
