@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 from collections.abc import (
   Callable,
@@ -44,6 +45,27 @@ from praxis import base_input
 Path = storage.Path
 
 _UNPADDED_SHAPE = '.unpadded_shape'
+# Errors of the process, its rights or the network, which say nothing about the
+# files.
+_STORAGE_ERRORS = frozenset(
+  (
+    errno.EACCES,
+    errno.EAGAIN,
+    errno.EBUSY,
+    errno.ECONNRESET,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.EMFILE,
+    errno.ENETDOWN,
+    errno.ENETUNREACH,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.ENOTCONN,
+    errno.EPERM,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+  )
+)
 
 
 class LeafSource(Protocol):
@@ -192,7 +214,7 @@ class CheckpointReader:
     They have the remedy, and name files by the path of the checkpoint.
 
     Raises:
-      CheckpointError: As the block raises it, or the bucket cannot be read.
+      CheckpointError: As the block raises it, or the storage cannot be read.
       CorruptCheckpointError: Files differ from what was written.
     """
     with contextlib.ExitStack() as stack:
@@ -200,8 +222,7 @@ class CheckpointReader:
       stack.enter_context(_advise(self.path))
       if self._copy:
         stack.enter_context(self._copy.in_messages())
-      if isinstance(self.path, storage.BucketPath):
-        stack.enter_context(_bucket_failures(self.path))
+      stack.enter_context(_storage_failures(self.path))
       yield
 
 
@@ -420,7 +441,8 @@ def _check_shapes(
     name: (tuple(leaf.shape), np.dtype(leaf.dtype).name)
     for name, leaf in abstract.items()
   }
-  faults = [f'{name} is not in it' for name in expected.keys() - saved.keys()]
+  missing = sorted(expected.keys() - saved.keys())
+  faults = [f'{name} is not in it' for name in missing]
   faults += [
     f'{name} is {_format(saved[name])}, expected {_format(expected[name])}'
     for name in sorted(expected.keys() & saved.keys())
@@ -428,14 +450,26 @@ def _check_shapes(
   ]
   faults += [
     f'{name} is not in the model'
-    for name in (saved.keys() - expected.keys() if is_full else ())
+    for name in (sorted(saved.keys() - expected.keys()) if is_full else ())
   ]
-  if faults:
-    more = f' (and {len(faults) - 1} more differences)' if faults[1:] else ''
+  if not faults:
+    return
+  is_optimizer_missing = missing and all(map(_is_opt_state, missing))
+  if is_optimizer_missing and not any(map(_is_opt_state, saved)):
     raise CheckpointError(
-      f'{path} was saved by another model: {faults[0]}{more}. Use a new'
-      ' --job_log_dir, or the experiment and the --set values of that run'
+      f'{path} has weights without states of an optimizer, with which a job'
+      f' cannot continue; start from them by --init_from={path.parent} with a'
+      ' new --job_log_dir'
     )
+  more = f' (and {len(faults) - 1} more differences)' if faults[1:] else ''
+  raise CheckpointError(
+    f'{path} was saved by another model: {faults[0]}{more}. Use a new'
+    ' --job_log_dir, or the experiment and the --set values of that run'
+  )
+
+
+def _is_opt_state(leaf: str) -> bool:
+  return leaf.startswith('opt_states')
 
 
 def _flatten_json(tree: Any) -> dict[str, Any]:
@@ -475,27 +509,34 @@ def _advise(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _bucket_failures(path: Path) -> Iterator[None]:
-  """Distinguishes failures of the service from damage of the checkpoint.
+def _storage_failures(path: Path) -> Iterator[None]:
+  """Distinguishes failures of the storage from damage of the checkpoint.
 
   Args:
-    path: The checkpoint in a bucket.
+    path: The checkpoint.
 
   Raises:
-    CheckpointError: The bucket cannot be read.
-    CorruptCheckpointError: An object is missing or differs.
+    CheckpointError: The storage cannot be read.
+    CorruptCheckpointError: A file is missing or differs.
   """
   try:
     yield
   except FileNotFoundError as e:
     raise CorruptCheckpointError(f'{e.filename} is missing') from e
-  except OSError as e:
-    raise CheckpointError(f'{path} cannot be read: {e}') from e
-  except CorruptCheckpointError as e:
-    is_missing = isinstance(e.__cause__, FileNotFoundError)
-    if is_missing or not isinstance(e.__cause__, OSError):
+  except (CorruptCheckpointError, OSError) as e:
+    cause = e if isinstance(e, OSError) else e.__cause__
+    if not _is_storage_failure(cause, path):
       raise
-    raise CheckpointError(f'{path} cannot be read: {e}') from e
+    raise CheckpointError(
+      f'{path} cannot be read: {e}; nothing was changed'
+    ) from e
+
+
+def _is_storage_failure(error: BaseException | None, path: Path) -> bool:
+  if not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
+    return False
+  is_bucket = isinstance(path, storage.BucketPath)
+  return is_bucket or error.errno in _STORAGE_ERRORS
 
 
 def _siblings(path: Path) -> Mapping[int, Path]:

@@ -478,11 +478,13 @@ def table(
 def parse(text: str) -> tuple[str, int | None]:
   """Returns directory and step of `--init_from=DIR[@STEP]`.
 
+  An @ before a slash belongs to the directory.
+
   Raises:
     ValueError: The text after @ is not a number.
   """
   directory, at, step = text.rpartition('@')
-  if not at:
+  if not at or '/' in step:
     return text, None
   if not step.isdigit():
     raise ValueError(

@@ -16,6 +16,7 @@ from typing import (
   TypeVar,
 )
 
+import jax
 import numpy as np
 
 from pax import atomic_file, storage
@@ -55,7 +56,11 @@ class Layout(Protocol, Generic[SnapshotT]):
     ...
 
   def snapshot(self, state: State) -> SnapshotT:
-    """Returns a host copy of the state, whose arrays may then be donated."""
+    """Returns a host copy of the state, whose arrays may then be donated.
+
+    Raises:
+      ValueError: The state has PRNG keys.
+    """
     ...
 
   def write(
@@ -119,6 +124,7 @@ class OrbaxLayout:
   def snapshot(self, state: State) -> orbax_format.Snapshot:
     from pax.checkpoints import orbax_format
 
+    _check_dtypes(state)
     return orbax_format.Snapshot(state)
 
   def write(
@@ -163,6 +169,7 @@ class LeafLayout:
     del tensorstore
 
   def snapshot(self, state: State) -> dict[str, host_arrays.HostArray]:
+    _check_dtypes(state)
     return host_arrays.snapshot(paths.flatten(state))
 
   def write(
@@ -205,6 +212,7 @@ class FileLayout:
     del flax
 
   def snapshot(self, state: State) -> dict[str, np.ndarray]:
+    _check_dtypes(state)
     return flax_format.snapshot(paths.flatten(state))
 
   def write(
@@ -253,6 +261,26 @@ def layout_of(kind: CheckpointType, *, use_ocdbt: bool = True) -> Layout[Any]:
   if kind is CheckpointType.FLAX:
     return FileLayout()
   return OrbaxLayout() if use_ocdbt else LeafLayout()
+
+
+def _check_dtypes(state: State) -> None:
+  """Refuses PRNG keys, which no format can restore.
+
+  Raises:
+    ValueError: The state has one.
+  """
+  # Those of keys are no dtypes of numpy.
+  if all(isinstance(x.dtype, np.dtype) for x in jax.tree.leaves(state)):
+    return
+  name, leaf = next(
+    (name, leaf)
+    for name, leaf in paths.flatten(state).items()
+    if not isinstance(leaf.dtype, np.dtype)
+  )
+  raise ValueError(
+    f'{name} must be an array of numbers, got one of {leaf.dtype}; save'
+    ' jax.random.key_data of it, and restore it by jax.random.wrap_key_data'
+  )
 
 
 def write_input(

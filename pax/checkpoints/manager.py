@@ -240,6 +240,7 @@ class FileCheckpointer:
 
     Raises:
       CheckpointError: This or the previous checkpoint cannot be written.
+      ValueError: The state has PRNG keys.
     """
     self.check_for_errors()
     if not self.is_due(step, force=force):
@@ -290,8 +291,27 @@ class FileCheckpointer:
       else:
         self._move_aside(errors)
         return restored
-    # Nothing was renamed.
-    raise errors[available[candidates[0]]]
+    raise self._none_is_intact(errors)
+
+  def _none_is_intact(
+    self, errors: Mapping[storage.Path, CorruptCheckpointError]
+  ) -> CorruptCheckpointError:
+    """Returns the error of a restore that renamed nothing.
+
+    Args:
+      errors: Those of the candidates, newest first.
+    """
+    newest = next(iter(errors.values()))
+    if len(errors) == 1:
+      return newest
+    # Without its advice to continue from the checkpoint before it.
+    damage = newest.__cause__ or newest
+    return CorruptCheckpointError(
+      f'none of the {len(errors)} checkpoints in {self._directory} is intact;'
+      f' of the newest, {damage}. Nothing was changed. To start from step 0,'
+      ' move them aside and run again:'
+      f' {paths.move_aside_command(self._directory)}'
+    )
 
   def _restore_candidate(
     self, abstract: State, step: int, path: storage.Path

@@ -310,7 +310,6 @@ def _host_copies(
     info.name: host_arrays.view(value)
     for value, info in zip(values, infos, strict=True)
     if value.nbytes >= _MIN_CHECKSUM_BYTES
-    and not jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
   }
 
 

@@ -20,6 +20,9 @@ from pax.checkpoints.types import CheckpointError, InputState, State
 
 Path = storage.Path
 
+# What folders of Hugging Face have.
+_HUGGINGFACE_CONFIG = 'config.json'
+
 
 def checkpoint_steps(directory: storage.PathLike) -> dict[int, Path]:
   """Returns the complete checkpoints of a directory by step, oldest first.
@@ -50,6 +53,8 @@ def find_checkpoint(
     hint = ''
     if not available and paths.is_checkpoint(path):
       hint = f'; it is a checkpoint itself, give the folder {path.parent}'
+    elif not available and (path / _HUGGINGFACE_CONFIG).exists():
+      hint = f'; a folder of Hugging Face is --init_from=hf:{directory}'
     raise CheckpointError(
       f'no checkpoint{"" if step is None else f" of step {step}"} in'
       f' {directory}; available steps: {list(available) or "none"}{hint}'

@@ -426,11 +426,12 @@ def zarr_metadata(
     array: The array.
     chunk: Shape of its chunks.
   """
-  is_bfloat16 = array.dtype.name == 'bfloat16'
+  dtype = np.dtype(array.dtype)
   return {
     'shape': list(array.shape),
     'chunks': list(chunk),
-    'dtype': 'bfloat16' if is_bfloat16 else np.dtype(array.dtype).str,
+    # TensorStore has names for what numpy has not: bfloat16, float8, int4.
+    'dtype': dtype.str if dtype.isbuiltin == 1 else dtype.name,
     'compressor': None,
   }
 

@@ -13,6 +13,7 @@ import dataclasses
 import json
 import math
 import pathlib
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ import numpy as np
 from pax import atomic_file, storage
 from pax.checkpoints import byte_groups, leaf_writer, paths, reading
 from pax.checkpoints.checkpoint_reader import CheckpointReader
-from pax.checkpoints.types import CheckpointError, CheckpointType
+from pax.checkpoints.types import CheckpointError, CheckpointType, Shapes
 from pax.huggingface import (
   families,
   model_folder,
@@ -41,9 +42,12 @@ FOLDER = 'huggingface'
 _HEADERS = 'safetensors_headers.json'
 # Tensors that are no variables.
 _EXTRA = 'extra.safetensors'
-_INDEX = 'model.safetensors.index.json'
-_SINGLE_FILE = 'model.safetensors'
 _LEAF = 'mdl_vars.'
+_TRAINABLE = f'{_LEAF}params.'
+# Variables of praxis.layers.injection.fp8_nvidia_gpu, which are no weights.
+_FP8_STATISTICS = re.compile(
+  r'.*\.(input|kernel|output_grad)_(scale|amax_history)\w*'
+)
 # Weights in other formats, which are not taken along.
 _OTHER_WEIGHTS = (
   '.bin',
@@ -55,6 +59,7 @@ _OTHER_WEIGHTS = (
   '.pt',
   '.pth',
   '.safetensors',
+  '.tflite',
 )
 _MAX_FILE_BYTES = 5 * 10**9
 # Bytes of small leaves that are read together.
@@ -127,7 +132,7 @@ def _write_side_files(folder: model_folder.ModelFolder, side: Path) -> None:
       shutil.copyfile(file, side / file.name)
   headers = {
     file.name: safetensors.read_header(file)
-    for file in sorted(folder.path.glob('*.safetensors'))
+    for file in safetensors.weight_files(folder.path)
   }
   (side / _HEADERS).write_text(json.dumps(headers))
   extra = {
@@ -178,10 +183,12 @@ def to_huggingface(
   config = model_folder.read_object(_config_file(side))
   source = _CheckpointTensors.open(side, config, path, dtype)
   headers = source.headers(side, max_shard_size)
+  if headers != _original_headers(side):
+    config = source.set_dtype(config)
   atomic_file.make_folder(output, parents=True)
   files = {output / name: header for name, header in headers.items()}
   safetensors.write_files(files, source.read())
-  _copy_side_files(side, output, config, dtype)
+  _copy_side_files(side, output, config)
   _write_index(output, headers)
   return Summary(output, len(source.shapes), source.num_bytes)
 
@@ -223,17 +230,10 @@ class _CheckpointTensors:
     variables = stacked_variables.of_layouts(
       layouts, stacked_variables.find_block_size(saved)
     )
+    _check_leaves(variables, saved, path)
     dtypes: dict[str, np.dtype] = {}
     for variable in variables:
-      shape, saved_dtype = saved.get(leaf_name(variable), (None, ''))
-      if shape != variable.shape:
-        raise ValueError(
-          f'{leaf_name(variable)} in {path} must have shape'
-          f' {list(variable.shape)} by config.json, got'
-          f' {None if shape is None else list(shape)}; use the config.json of'
-          ' the model of the checkpoint'
-        )
-      tensor_dtype = jax.numpy.dtype(dtype or saved_dtype)
+      tensor_dtype = jax.numpy.dtype(dtype or saved[leaf_name(variable)][1])
       dtypes |= dict.fromkeys(variable.tensors, tensor_dtype)
     shapes = {
       name: (layout.tensor_shape, dtypes[name])
@@ -261,11 +261,11 @@ class _CheckpointTensors:
       max_shard_size: Maximum number of bytes of tensors in a file; None keeps
         the files of the original model.
     """
-    file = side / _HEADERS
-    if max_shard_size or not file.exists():
+    original = _original_headers(side)
+    if max_shard_size or not original:
       return _new_headers(self.shapes, max_shard_size or _MAX_FILE_BYTES)
     headers = {}
-    for name, header in json.loads(file.read_text()).items():
+    for name, header in original.items():
       tensors, metadata = safetensors.header_tensors(header)
       shapes = {tensor: self.shapes[tensor] for tensor in tensors}
       headers[name] = (
@@ -274,6 +274,24 @@ class _CheckpointTensors:
         else safetensors.make_header(shapes, metadata)
       )
     return headers
+
+  def set_dtype(self, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the config with the dtype of the weights, if all have one.
+
+    Transformers converts the weights to the dtype of the config.
+
+    Args:
+      config: Contents of config.json.
+    """
+    dtypes = {
+      self.shapes[name][1].name
+      for variable in self.variables
+      for name in variable.tensors
+    }
+    key = 'torch_dtype' if 'torch_dtype' in config else 'dtype'
+    if len(dtypes) > 1 or config.get(key) in dtypes:
+      return dict(config)
+    return {**config, key: dtypes.pop()}
 
   def read(self) -> Iterator[tuple[str, np.ndarray]]:
     """Yields all tensors by name; small variables are read together."""
@@ -304,6 +322,46 @@ class _CheckpointTensors:
         shape, jax.numpy.dtype(dtype), sharding=sharding
       )
     return dict(self.checkpoint.read(abstract))
+
+
+def _check_leaves(
+  variables: Sequence[Variable], saved: Shapes, path: storage.Path
+) -> None:
+  """Checks that a checkpoint has the variables of a model, and no others.
+
+  Args:
+    variables: The variables.
+    saved: Shapes and dtypes of the checkpoint.
+    path: The checkpoint, for messages.
+
+  Raises:
+    ValueError: It is of another model.
+  """
+  next_step = 'use the config.json of the model of the checkpoint'
+  for variable in variables:
+    leaf = leaf_name(variable)
+    shape, dtype = saved.get(leaf, (None, ''))
+    if shape != variable.shape:
+      raise ValueError(
+        f'{leaf} in {path} must have shape {list(variable.shape)} by'
+        f' config.json, got {None if shape is None else list(shape)};'
+        f' {next_step}'
+      )
+    if dtype not in model_folder.DTYPES:
+      raise ValueError(
+        f'{leaf} in {path} must have one of the dtypes'
+        f' {list(model_folder.DTYPES)}, got {dtype}; export the checkpoint'
+        ' before its quantization'
+      )
+  others = {x for x in saved if x.startswith(_TRAINABLE)}.difference(
+    map(leaf_name, variables)
+  )
+  if others := {x for x in others if not _FP8_STATISTICS.fullmatch(x)}:
+    raise ValueError(
+      f'each variable in {path} must have a tensor by config.json,'
+      f' {len(others)} have none, such as {min(others)}; {next_step}.'
+      ' Low-rank updates (LoRA) cannot be exported'
+    )
 
 
 def _leaves(
@@ -339,16 +397,22 @@ def _config_file(side: Path) -> Path:
   return file
 
 
+def _original_headers(side: Path) -> dict[str, str]:
+  """Returns the headers of the original files by name; {} without them."""
+  file = side / _HEADERS
+  return json.loads(file.read_text()) if file.exists() else {}
+
+
 def _tensor_names(
   side: Path,
 ) -> tuple[list[str] | None, dict[str, safetensors.TensorEntry]]:
   """Returns the tensors of the original files, and those without a variable."""
-  file = side / _HEADERS
-  if not file.exists():
+  headers = _original_headers(side)
+  if not headers:
     return None, {}
   names = [
     name
-    for header in json.loads(file.read_text()).values()
+    for header in headers.values()
     for name in safetensors.header_tensors(header)[0]
   ]
   extra = side / _EXTRA
@@ -370,7 +434,7 @@ def _new_headers(shapes: Tensors, max_bytes: int) -> dict[str, str]:
   ]
   count = len(files)
   return {
-    _SINGLE_FILE
+    safetensors.SINGLE_FILE
     if count == 1
     else f'model-{i + 1:05d}-of-{count:05d}.safetensors': (
       safetensors.make_header(tensors, {'format': 'pt'})
@@ -380,23 +444,20 @@ def _new_headers(shapes: Tensors, max_bytes: int) -> dict[str, str]:
 
 
 def _copy_side_files(
-  side: Path, output: Path, config: Mapping[str, Any], dtype: str | None
+  side: Path, output: Path, config: Mapping[str, Any]
 ) -> None:
   for file in sorted(side.iterdir()):
     is_weights = file.name.endswith(_OTHER_WEIGHTS)
     if file.is_file() and not is_weights and file.name != _HEADERS:
       shutil.copyfile(file, output / file.name)
-  if dtype is not None:
-    key = 'torch_dtype' if 'torch_dtype' in config else 'dtype'
-    text = json.dumps({**config, key: dtype}, indent=2)
-    (output / model_folder.CONFIG_FILE).write_text(f'{text}\n')
+  file = output / model_folder.CONFIG_FILE
+  if config != model_folder.read_object(file):
+    file.write_text(json.dumps(config, indent=2) + '\n')
 
 
 def _write_index(output: Path, headers: Mapping[str, str]) -> None:
   """Writes the index of several files, unless that of the model fits."""
-  file = output / _INDEX
-  if len(headers) == 1:
-    return
+  file = output / safetensors.INDEX_FILE
   files: dict[str, str] = {}
   size = 0
   for name, header in headers.items():
@@ -408,5 +469,9 @@ def _write_index(output: Path, headers: Mapping[str, str]) -> None:
     is_same = index.get('weight_map') == files
     if is_same and index.get('metadata', {}).get('total_size') == size:
       return
+  if len(headers) == 1:
+    # That of the model lists files that were not written.
+    file.unlink(missing_ok=True)
+    return
   index = {'metadata': {'total_size': size}, 'weight_map': files}
   file.write_text(json.dumps(index, indent=2) + '\n')

@@ -17,6 +17,8 @@ from pax.huggingface.weight_layouts import WeightLayout
 
 CONFIG_FILE = 'config.json'
 GENERATION_CONFIG_FILE = 'generation_config.json'
+# Dtypes of weights.
+DTYPES = ('bfloat16', 'float16', 'float32')
 _EOS = 'eos_token_id'
 _HEAD = 'lm_head.weight'
 
@@ -48,6 +50,12 @@ class ModelFolder:
     layouts = families.find_tensors(family, model, entries)
     for name, layout in layouts.items():
       layout.check_shape(entries[name].shape)
+      if entries[name].dtype.name not in DTYPES:
+        raise ValueError(
+          f'{name} in {path} must have one of the dtypes {list(DTYPES)}, got'
+          f' {entries[name].dtype.name}; use a model that is not quantized, and'
+          ' save it with one of them'
+        )
     ignored = re.compile('|'.join(family.ignored))
     unknown = [
       name

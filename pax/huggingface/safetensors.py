@@ -28,6 +28,10 @@ import numpy as np
 
 from pax import atomic_file
 
+# The files of a model: one, or several and which has each tensor.
+SINGLE_FILE = 'model.safetensors'
+INDEX_FILE = 'model.safetensors.index.json'
+
 _METADATA = '__metadata__'
 _DTYPES = {
   'F64': np.dtype(np.float64),
@@ -68,19 +72,9 @@ class TensorEntry:
     return math.prod(self.shape) * self.dtype.itemsize
 
   def read(self) -> np.ndarray:
-    """Returns the tensor.
-
-    Raises:
-      ValueError: The file ends before it.
-    """
-    count = math.prod(self.shape)
+    """Returns the tensor."""
     data = np.fromfile(self.file, np.uint8, self.num_bytes, offset=self.offset)
-    if len(data) < self.num_bytes:
-      raise ValueError(
-        f'{self.file} is truncated: a tensor needs {self.num_bytes} bytes at'
-        f' {self.offset}, got {len(data)}; copy the file again'
-      )
-    return data.view(self.dtype)[:count].reshape(self.shape)
+    return data.view(self.dtype).reshape(self.shape)
 
   def memory_map(self) -> np.ndarray:
     """Returns the tensor as a read-only view of the file."""
@@ -114,10 +108,12 @@ def read_entries(file: pathlib.Path) -> dict[str, TensorEntry]:
   """Returns the tensors of a file by name, in the order of the header.
 
   Raises:
-    ValueError: The header is damaged, or a dtype is not supported.
+    ValueError: The header is damaged, the file ends before a tensor, or a dtype
+      is not supported.
   """
   header = read_header(file)
   start = 8 + len(header.encode())
+  size = file.stat().st_size
   entries = {}
   for name, entry in _parse(header, file).items():
     dtype = _DTYPES.get(entry['dtype'])
@@ -133,24 +129,66 @@ def read_entries(file: pathlib.Path) -> dict[str, TensorEntry]:
         f'{name} in {file} has {end - first} bytes, its shape and dtype need'
         f' {tensor.num_bytes}; the file is damaged, copy it again'
       )
+    if start + end > size:
+      raise ValueError(
+        f'{file} is truncated: {name} ends at byte {start + end}, got {size}'
+        ' bytes; copy the file again'
+      )
     entries[name] = tensor
   return entries
 
 
-def read_folder(folder: pathlib.Path) -> dict[str, TensorEntry]:
-  """Returns the tensors of all files of a folder by name.
+def weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
+  """Returns the files with the weights of a folder, those of transformers.
+
+  They are model.safetensors, or else the files of the index. Other files, such
+  as consolidated.safetensors of Mistral's releases or those of adapters, have
+  other tensors. All files count where the folder has neither.
 
   Raises:
-    ValueError: The folder has no such files, or one is damaged.
+    ValueError: There are none, or one of the index is missing.
   """
+  single, index = folder / SINGLE_FILE, folder / INDEX_FILE
+  if single.exists():
+    return [single]
   files = sorted(folder.glob('*.safetensors'))
+  if files and index.exists():
+    files = _files_of_index(index)
   if not files:
     raise ValueError(
       f'the folder {folder} must have *.safetensors, got none; save the model'
       ' with save_pretrained(folder)'
     )
+  return files
+
+
+def _files_of_index(index: pathlib.Path) -> list[pathlib.Path]:
+  try:
+    names = set(json.loads(index.read_text())['weight_map'].values())
+    files = [index.parent / pathlib.Path(name).name for name in sorted(names)]
+  except (ValueError, KeyError, TypeError, AttributeError) as e:
+    raise ValueError(
+      f'{index} must have a file by tensor in weight_map, got an error ({e!r});'
+      ' copy it again'
+    ) from e
+  if missing := [file.name for file in files if not file.exists()]:
+    raise ValueError(
+      f'{index.parent} must have all {len(files)} files of {index.name},'
+      f' {len(missing)} are missing, such as {missing[0]}; copy them, too'
+    )
+  return files
+
+
+def read_folder(folder: pathlib.Path) -> dict[str, TensorEntry]:
+  """Returns the tensors of a model by name, in the order of its files.
+
+  Raises:
+    ValueError: The folder has no such files, or one is missing or damaged.
+  """
   return {
-    name: entry for file in files for name, entry in read_entries(file).items()
+    name: entry
+    for file in weight_files(folder)
+    for name, entry in read_entries(file).items()
   }
 
 

@@ -72,10 +72,21 @@ class FolderLeaves:
 
 
 def folder_of(init_from_flag: str) -> str | None:
-  """Returns DIR of `--init_from=hf:DIR`; None for a checkpoint."""
+  """Returns DIR of `--init_from=hf:DIR`; None for a checkpoint.
+
+  Raises:
+    ValueError: DIR is empty or a URL.
+  """
   if not init_from_flag.startswith(_PREFIX):
     return None
-  return init_from_flag.removeprefix(_PREFIX)
+  folder = init_from_flag.removeprefix(_PREFIX)
+  if not folder or storage.is_url(folder):
+    raise ValueError(
+      '--init_from must be hf:DIR with a local folder of config.json and'
+      f' *.safetensors, got {init_from_flag!r}; copy the files, or mount the'
+      ' bucket'
+    )
+  return folder
 
 
 def initialize(

@@ -25,7 +25,10 @@ from pax.checkpoints import (
 from pax.checkpoints.checkpoint_reader import CheckpointReader
 from tests.testing import saved_states, trees
 
-_DTYPES = ('float32', 'bfloat16', 'float16', 'bool', 'uint8', 'int8', 'uint32')
+_DTYPES = (
+  *('float32', 'bfloat16', 'float16', 'bool', 'uint8', 'int8', 'uint32'),
+  *('float8_e4m3fn', 'float8_e5m2', 'int4', 'complex64'),
+)
 
 
 def _mesh(shape):

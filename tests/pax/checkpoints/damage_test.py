@@ -7,7 +7,10 @@ tests/faults/damage_test.py flips every bit.
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import os
 import random
 
 import jax
@@ -177,10 +180,40 @@ def test_renames_nothing_if_all_checkpoints_are_corrupt(tmp_path):
   options = checkpoints.CheckpointOptions(skips_corrupt=True)
   checkpointer = checkpoints.create_checkpointer(options, str(tmp_path))
   with pytest.raises(
-    checkpoints.CorruptCheckpointError, match='checkpoint_00000005 is corrupt'
+    checkpoints.CorruptCheckpointError,
+    match=r'none of the 2 checkpoints .* is intact; of the newest, .*00005/'
+    r'metadata/metadata is missing\. Nothing was .* start from step 0, .*: mv '
+    f'{directory} {tmp_path}/corrupt_checkpoints$',
   ):
     checkpointer.restore(trees.abstract(saved_states.state(4)))
   assert sorted(p.name for p in tmp_path.rglob('*')) == before
+
+
+@pytest.mark.parametrize('code', [errno.EACCES, errno.EMFILE, errno.ESTALE])
+@pytest.mark.parametrize('is_data', [False, True])
+@pytest.mark.parametrize(('kind', 'use_ocdbt'), saved_states.FORMATS)
+def test_files_that_cannot_be_read_are_not_set_aside(
+  tmp_path, monkeypatch, kind, use_ocdbt, is_data, code
+):
+  directory = saved_states.save(tmp_path, kind, use_ocdbt=use_ocdbt)
+  _, newest = reading.find_checkpoint(tmp_path)
+  part = newest / 'state' if is_data and newest.is_dir() else newest
+  real_open = io.open
+
+  def fail(file, *args, **kwargs):
+    if str(file).startswith(str(part)):
+      raise OSError(code, os.strerror(code), str(file))
+    return real_open(file, *args, **kwargs)
+
+  checkpointer = saved_states.checkpointer(tmp_path, kind, skips_corrupt=True)
+  with monkeypatch.context() as patch:
+    patch.setattr(io, 'open', fail)
+    message = f'{newest} cannot be read: .*{os.strerror(code)}'
+    with pytest.raises(checkpoints.CheckpointError, match=message) as error:
+      checkpointer.restore(trees.abstract(saved_states.state(4)))
+  assert not isinstance(error.value, checkpoints.CorruptCheckpointError)
+  assert not list(directory.glob('corrupt_*'))
+  assert checkpointer.restore(trees.abstract(saved_states.state(4))).step == 5
 
 
 def test_a_step_that_was_asked_for_is_not_replaced(tmp_path):

@@ -210,6 +210,8 @@ def test_all_that_has_the_same_name_and_shape(saved):
   with pytest.raises(ValueError, match='DIR or DIR@STEP'):
     init_from.parse('dir@newest')
   np.testing.assert_equal(init_from.parse('a/b'), ('a/b', None))
+  assert init_from.parse('/a@b/job') == ('/a@b/job', None)
+  assert init_from.parse('/a@b/job@7') == ('/a@b/job', 7)
 
 
 def _apply(all_rules, **kwargs):

@@ -231,6 +231,37 @@ def test_another_model_is_refused(tmp_path, kind, use_ocdbt):
     saved_states.checkpointer(tmp_path, kind).restore(other)
 
 
+@pytest.mark.parametrize(('kind', 'use_ocdbt'), saved_states.FORMATS)
+def test_keys_are_refused_before_they_are_lost(tmp_path, kind, use_ocdbt):
+  checkpointer = saved_states.checkpointer(tmp_path, kind, use_ocdbt=use_ocdbt)
+  state = {**saved_states.state(1), 'rng': jax.random.key(0)}
+  with pytest.raises(ValueError, match='rng must be .*, got one of key<fry>'):
+    checkpointer.save(5, state)
+  state['rng'] = jax.random.key_data(state['rng'])
+  assert checkpointer.save(5, state)
+  checkpointer.close()
+
+
+def test_weights_without_an_optimizer_are_named(tmp_path):
+  checkpointer = saved_states.checkpointer(tmp_path)
+  weights = {'mdl_vars': {'w': jnp.ones(3)}, 'step': jnp.uint32(5)}
+  checkpointer.save(5, weights)
+  message = f'start from them by --init_from={tmp_path}/checkpoints with a new'
+  state = trees.abstract({**weights, 'opt_states': [{'m': jnp.ones(3)}]})
+  with pytest.raises(checkpoints.CheckpointError, match=message):
+    checkpointer.restore(state)
+  # As conversions of bfloat16 have it.
+  state['mdl_vars']['w'] = jax.ShapeDtypeStruct((3,), jnp.bfloat16)
+  with pytest.raises(checkpoints.CheckpointError, match=message):
+    checkpointer.restore(state)
+  state['mdl_vars']['bias'] = state['step']
+  with pytest.raises(
+    checkpoints.CheckpointError, match='another model: .*bias'
+  ):
+    checkpointer.restore(state)
+  checkpointer.close()
+
+
 def test_an_unknown_step_lists_those_there_are(tmp_path):
   saved_states.save(tmp_path)
   with pytest.raises(
@@ -253,6 +284,13 @@ def test_a_checkpoint_in_place_of_its_folder_is_named(tmp_path, kind):
   for name in ('a.yaml', 'checkpoint_400'):
     with pytest.raises(checkpoints.CheckpointError, match='steps: none$'):
       reading.find_checkpoint(tmp_path / name)
+
+
+def test_a_folder_of_huggingface_is_named(tmp_path):
+  (tmp_path / 'config.json').touch()
+  message = f'steps: none; a folder .* is --init_from=hf:{tmp_path}$'
+  with pytest.raises(checkpoints.CheckpointError, match=message):
+    reading.find_checkpoint(tmp_path)
 
 
 def test_a_failed_write_is_raised_and_leaves_the_older(tmp_path):

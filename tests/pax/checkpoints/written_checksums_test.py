@@ -61,7 +61,7 @@ def test_every_dtype_and_sharding(
   arrays = {name: jnp.asarray(values, name) for name in _DTYPES}
   arrays |= {'large': jnp.arange(8 * 1200 * 4.0).reshape(8, 1200, 4)}
   state = jax.device_put(arrays, NamedSharding(mesh, P(*spec)))
-  state |= {'key': jax.random.key(1), 'scalar': jnp.int32(5)}
+  state |= {'scalar': jnp.int32(5)}
   path, _, entries = _write(tmp_path, state)
   from_memory = sum(size for size, _ in entries.values()) - sum(bytes_read)
   assert entries == manifest.file_entries(path, entries)

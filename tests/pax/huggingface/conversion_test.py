@@ -8,6 +8,7 @@ import json
 import math
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import uuid
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 
 from pax import exit_codes, main, storage
-from pax.checkpoints import reading
+from pax.checkpoints import leaf_writer, reading
 from pax.checkpoints.checkpoint_reader import CheckpointReader
 from pax.huggingface import (
   conversion,
@@ -26,6 +27,7 @@ from pax.huggingface import (
   rotary_decoder,
   safetensors,
   stacked_variables,
+  warm_start,
 )
 from tests.pax.huggingface import reference_models
 
@@ -175,6 +177,63 @@ def test_tables_and_copies_are_no_variables_and_come_back(tmp_path, capsys):
   assert _contents(output) == _contents(source)
 
 
+def test_files_that_transformers_does_not_read_are_left_out(tmp_path, capsys):
+  source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
+  reference_models.write_reference(source, 'mistral', num_files=2)
+  want = {file.name for file in source.iterdir()}
+  # Releases of Mistral have all tensors again, under other names.
+  for name in ('consolidated', 'adapter_model'):
+    reference_models.write_safetensors(
+      source / f'{name}.safetensors', {'wq': np.zeros((2, 2), 'float32')}, 'F32'
+    )
+  _convert(capsys, 'hf-to-pax', source, job)
+  _convert(capsys, 'pax-to-hf', job, output)
+  assert {file.name for file in output.iterdir()} == want
+  (source / 'model-00002-of-00002.safetensors').unlink()
+  error = _fail(capsys, 'hf-to-pax', source, tmp_path / 'other')
+  assert 'all 2 files of model.safetensors.index.json, 1 are missing' in error
+  (source / 'model.safetensors.index.json').write_text('[]')
+  error = _fail(capsys, 'hf-to-pax', source, tmp_path / 'other')
+  assert 'must have a file by tensor in weight_map' in error
+
+
+def test_one_file_has_no_index(tmp_path, capsys):
+  source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
+  reference_models.write_reference(source, 'mistral', num_files=3)
+  _convert(capsys, 'hf-to-pax', source, job)
+  _convert(capsys, 'pax-to-hf', job, output, '--max_shard_size=5GB')
+  assert [file.name for file in output.glob('model*')] == ['model.safetensors']
+
+
+@pytest.mark.parametrize('dtype', ['float64', 'float8_e4m3fn', 'int8'])
+def test_dtypes_that_are_not_those_of_weights_are_refused(
+  dtype, tmp_path, capsys
+):
+  source, job = tmp_path / 'source', tmp_path / 'job'
+  reference = reference_models.load()['mistral']
+  reference_models.write(source, reference['config'], reference['tensors'])
+  shapes = {
+    name: (tuple(shape), jax.numpy.dtype(dtype))
+    for name, shape in reference['tensors'].items()
+  }
+  safetensors.write(
+    source / 'model.safetensors',
+    safetensors.make_header(shapes),
+    (np.zeros(shape, of_tensor) for shape, of_tensor in shapes.values()),
+  )
+  error = _fail(capsys, 'hf-to-pax', source, job)
+  assert f"'float32'], got {dtype}; use a model that is not" in error
+  assert not job.exists()
+
+
+@pytest.mark.parametrize('folder', ['', 's3://bucket/model'])
+def test_folder_of_init_from(folder):
+  assert warm_start.folder_of('hf:/models/x') == '/models/x'
+  assert warm_start.folder_of('/jobs/x@3') is None
+  with pytest.raises(ValueError, match=f"a local folder .* got 'hf:{folder}'"):
+    warm_start.folder_of(f'hf:{folder}')
+
+
 def test_export_without_the_original_files(tmp_path, capsys):
   source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
   reference_models.write_reference(source, 'mistral')
@@ -303,6 +362,76 @@ def test_an_export_that_cannot_be_made_writes_nothing(tmp_path, capsys):
   error = _fail(capsys, 'pax-to-hf', job, output, f'--config={other}')
   assert 'use the config.json of the model' in error
   assert not output.exists()
+
+
+def test_an_export_leaves_no_variable_out(tmp_path, capsys):
+  source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
+  reference_models.write_reference(source, 'mistral')
+  _convert(capsys, 'hf-to-pax', source, job)
+  shutil.rmtree(job / 'huggingface')
+  config = json.loads((source / 'config.json').read_text())
+  layers = config['num_hidden_layers']
+  for folder in ('fewer', 'same'):
+    (tmp_path / folder).mkdir()
+    settings = {'num_hidden_layers': layers - (folder == 'fewer')}
+    (tmp_path / folder / 'config.json').write_text(
+      json.dumps(config | settings)
+    )
+  error = _fail(
+    capsys, 'pax-to-hf', job, output, f'--config={tmp_path / "fewer"}'
+  )
+  assert re.search(
+    r'9 have none, such as mdl_vars.params.lm.tr.*_layers_1', error
+  )
+  assert not output.exists()
+  _convert(capsys, 'pax-to-hf', job, output, f'--config={tmp_path / "same"}')
+
+
+def _write_job(job, config, name, dtype):
+  """Writes a checkpoint of a model with one more variable."""
+  leaves = {
+    conversion.leaf_name(variable): np.zeros(variable.shape, dtype)
+    for variable in stacked_variables.of_layouts(
+      {x.tensor: x for x in families.read_model(config).weights()}, None
+    )
+  }
+  path = job / 'checkpoints' / 'checkpoint_00000000'
+  leaves |= {f'mdl_vars.params.lm.softmax.{name}': np.zeros(1, np.float32)}
+  leaf_writer.write_leaves(path, leaves.items(), step=0)
+
+
+@pytest.mark.parametrize(
+  'name, dtype, message',
+  [
+    ('w_lora_left', 'float32', '1 have none, such as .*w_lora_left; .*LoRA'),
+    ('kernel_scale', 'int8', 'float32.*, got int8; export the checkpoint'),
+    ('kernel_scale', 'bfloat16', None),
+    ('input_amax_history', 'float32', None),
+  ],
+)
+def test_variables_that_are_no_weights(name, dtype, message, tmp_path, capsys):
+  source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
+  _, reference = reference_models.write_reference(source, 'mistral')
+  _write_job(job, reference['config'], name, jax.numpy.dtype(dtype))
+  words = ('pax-to-hf', job, output, f'--config={source}')
+  if message:
+    assert re.search(message, _fail(capsys, *words))
+  else:
+    _convert(capsys, *words)
+
+
+@pytest.mark.parametrize('key', ['dtype', 'torch_dtype'])
+def test_config_has_the_dtype_of_trained_weights(key, tmp_path, capsys):
+  source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
+  reference = reference_models.load()['mistral']
+  config = {**reference['config'], key: 'bfloat16'}
+  config.pop({'dtype': 'torch_dtype'}.get(key, 'dtype'), None)
+  reference_models.write(source, config, reference['tensors'], dtype='BF16')
+  conversion.copy_files(model_folder.ModelFolder.open(source), job)
+  _write_job(job, config, 'kernel_scale', np.float32)
+  _convert(capsys, 'pax-to-hf', job, output)
+  exported = json.loads((output / 'config.json').read_text())
+  assert exported == config | {key: 'float32'}
 
 
 _PEAK = """
