@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from praxis import lazy_loader
+from praxis import lazy_loader, py_utils
 from praxis.kernels.attention_reference import Spec
 
 # Lazy: they import the compilers of kernels.
@@ -560,22 +560,12 @@ def _product_flops(shape: tuple[int, ...], spec: Spec) -> int:
 
 def _pad_to_blocks(x: Float[Array, 'B T N H']) -> Float[Array, 'B P N Q']:
   """Pads the length and the head dimension."""
-  dims = x.shape[-1]
-  wanted = max(_MIN_HEAD_DIM, 1 << (dims - 1).bit_length())
+  power_of_two = 1 << (x.shape[-1] - 1).bit_length()
   x = _pad_length(x, 1)
-  return _pad(x, x.ndim - 1, wanted - dims)
+  return py_utils.pad_to_multiple(x, 3, max(_MIN_HEAD_DIM, power_of_two))
 
 
 def _pad_length(
   x: Shaped[Array, '...'], dim: int, value: int = 0
 ) -> Shaped[Array, '...']:
-  return _pad(x, dim, -x.shape[dim] % _LENGTH_MULTIPLE, value)
-
-
-def _pad(
-  x: Shaped[Array, '...'], dim: int, padding: int, value: int = 0
-) -> Shaped[Array, '...']:
-  if not padding:
-    return x
-  widths = [(0, padding if i == dim else 0) for i in range(x.ndim)]
-  return jnp.pad(x, widths, constant_values=value)
+  return py_utils.pad_to_multiple(x, dim, _LENGTH_MULTIPLE, value)

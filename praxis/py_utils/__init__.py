@@ -10,6 +10,7 @@ from praxis.py_utils.arrays import (
   l2_normalize,
   maybe_cast_float,
   pad_or_trim_to,
+  pad_to_multiple,
   reshape_with_outer_batch_size,
 )
 from praxis.py_utils.example_ids import (

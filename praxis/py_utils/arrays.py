@@ -79,6 +79,17 @@ def pad_or_trim_to(
   return jax.lax.slice(padded, [0] * x.ndim, shape)
 
 
+def pad_to_multiple(
+  x: Shaped[Array, '...'], dim: int, multiple: int, pad_val: float = 0
+) -> Shaped[Array, '...']:
+  """Returns `x` with the end of a dimension padded to a multiple."""
+  padding = -x.shape[dim] % multiple
+  if not padding:
+    return x
+  widths = [(0, padding if i == dim else 0) for i in range(x.ndim)]
+  return jnp.pad(x, widths, constant_values=pad_val)
+
+
 def reshape_with_outer_batch_size(
   array: Shaped[Array, 'B ...'], outer_bs: int
 ) -> Shaped[Array, 'outer inner ...']:

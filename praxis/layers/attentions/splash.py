@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float, Int, Shaped
+from jaxtyping import Array, Float, Int
 
 from praxis import lazy_loader, py_utils
 from praxis.layers.attentions import kernel_inputs
@@ -88,22 +88,12 @@ def attend(heads: Heads, spec: KernelSpec) -> Float[Array, 'B T N H']:
     spec: of the attention.
   """
   _, length, _, head_dim = heads.query.shape
+  pad = py_utils.pad_to_multiple
   padded_heads = Heads(
-    *(
-      _pad(_pad(x, 1, _MIN_BLOCK), 3, _HEAD_DIM) for x in heads.with_head_axis()
-    )
+    *(pad(pad(x, 1, _MIN_BLOCK), 3, _HEAD_DIM) for x in heads.with_head_axis())
   )
-  ids = _pad(spec.mask.segment_ids, 1, _MIN_BLOCK, _PADDING_ID)
+  ids = pad(spec.mask.segment_ids, 1, _MIN_BLOCK, _PADDING_ID)
   return _attend_blocks(padded_heads, ids, spec)[:, :length, :, :head_dim]
-
-
-def _pad(
-  x: Shaped[Array, '...'], dim: int, multiple: int, value: int = 0
-) -> Shaped[Array, '...']:
-  """Returns `x` with a dimension padded to a multiple."""
-  padding = -x.shape[dim] % multiple
-  widths = [(0, padding if i == dim else 0) for i in range(x.ndim)]
-  return jnp.pad(x, widths, constant_values=value) if padding else x
 
 
 def _attend_blocks(
