@@ -168,8 +168,8 @@ def _select_repeat(
 
 
 # The axis of stages is a batch dimension where it is. `jax.vmap` would move it
-# to the front, and XLA, which adds the gradient to the sum so far in place, makes
-# an invalid scatter of the transposed one for GPUs.
+# to the front, and XLA, which adds the gradient to the sum so far in place,
+# makes an invalid scatter of the transposed one for GPUs.
 def _gather(weight: jax.Array, repeat: jax.Array) -> jax.Array:
   return jax.lax.gather(
     weight,
