@@ -90,8 +90,10 @@ class BaseMetrics(base_hyperparams.FiddleBaseParameterizable):
     stored, self._metrics = self._metrics, collections.defaultdict(list)
     metrics = NestedMap()
     for key, pairs in stored.items():
+      # Sums in the dtype of a batch round, saturate (bfloat16) or wrap around.
       values, weights = (
-        np.stack([np.asarray(pair[i]) for pair in pairs]) for i in (0, 1)
+        np.stack([np.asarray(pair[i], np.float64) for pair in pairs])
+        for i in (0, 1)
       )
       metrics.update(self.over_batches(key, values, weights))
     return metrics
@@ -128,8 +130,8 @@ class BaseMetrics(base_hyperparams.FiddleBaseParameterizable):
 
     Args:
       key: Name of the metric.
-      values: Values [N, ...] of N batches.
-      weights: Weights [N].
+      values: Values [N, ...] of N batches, in float64.
+      weights: Weights [N], in float64.
     """
     raise NotImplementedError(type(self).__name__)
 
@@ -197,7 +199,7 @@ class HistogramMetrics(BaseMetrics):
   def over_batches(
     self, key: str, values: np.ndarray, weights: np.ndarray
   ) -> WeightedScalars:
-    counts = np.atleast_2d(values.sum(axis=0).astype(np.float32))
+    counts = np.atleast_2d(values.sum(axis=0))
     weight = weights.sum(axis=0)
     probs = counts / max(counts.sum() / len(counts), 1.0)
     entropy = -np.sum(probs * np.log(np.maximum(probs, 1e-30)), axis=-1)
@@ -330,7 +332,8 @@ class WeightedScalarCluMetric:
 
   @classmethod
   def create(cls, value: JTensor, weight: JTensor) -> WeightedScalarCluMetric:
-    """Returns the accumulator of these values."""
+    """Returns the accumulator of these values, in float32."""
+    value, weight = (jnp.asarray(x, jnp.float32) for x in (value, weight))
     return cls(
       weighted_value=jnp.sum(jnp.multiply(value, weight)),
       weight=jnp.sum(weight),

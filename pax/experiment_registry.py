@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from praxis import lazy_loader
+
 ExperimentT = TypeVar('ExperimentT', bound=type)
 
 # The experiments that come with Pax: {package: pattern of modules in it}.
@@ -193,8 +195,7 @@ def _exists(module: str) -> bool:
   try:
     return importlib.util.find_spec(module) is not None
   except ModuleNotFoundError as error:
-    # A parent package is missing; any other missing module is an error.
-    if module == error.name or module.startswith(f'{error.name}.'):
+    if lazy_loader.is_absent(module, error):
       return False
     raise
 

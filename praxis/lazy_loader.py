@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules that are imported at the first access to one of their attributes."""
+"""Modules that are imported at the first access, or if they exist."""
 
 from __future__ import annotations
 
@@ -9,6 +9,25 @@ import types
 from typing import Any
 
 _log = logging.getLogger(__name__)
+
+
+def import_if_exists(name: str) -> types.ModuleType | None:
+  """Returns a module, None if it or one of its packages does not exist.
+
+  Raises:
+    ImportError: a module that it imports does not exist.
+  """
+  try:
+    return importlib.import_module(name)
+  except ModuleNotFoundError as e:
+    if is_absent(name, e):
+      return None
+    raise
+
+
+def is_absent(module: str, error: ModuleNotFoundError) -> bool:
+  """Whether the missing module is `module` or one of its packages."""
+  return module == error.name or module.startswith(f'{error.name}.')
 
 
 class LazyLoader(types.ModuleType):

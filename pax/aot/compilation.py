@@ -81,6 +81,7 @@ def compile_step(
 
   Raises:
     DoesNotFitError: the step exceeds the memory of a device.
+    ValueError: XLA does not take a compiler option.
   """
   start = time.monotonic()
   try:
@@ -88,7 +89,7 @@ def compile_step(
       executable = step.compiled
     else:
       with _least_effort():
-        executable = step.lower().compile()
+        executable = step.compile_anew()
   except jax.errors.JaxRuntimeError as e:
     if 'RESOURCE_EXHAUSTED' not in str(e):
       raise

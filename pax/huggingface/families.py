@@ -279,6 +279,9 @@ def _rope(config: Json) -> dict[str, Any]:
   rope = dict(settings)
   rope.setdefault('rope_theta', config.get('rope_theta', 10000.0))
   rope.setdefault('rope_type', rope.get('type', 'default'))
+  rope.setdefault(
+    'partial_rotary_factor', config.get('partial_rotary_factor', 1.0)
+  )
   return rope
 
 

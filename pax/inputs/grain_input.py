@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from absl import flags
 
-from praxis import base_input, py_utils, value_domains
+from praxis import base_input, lazy_loader, py_utils, value_domains
 from praxis.base_input import data_fingerprints
 
 NestedMap = py_utils.NestedMap
@@ -204,9 +204,12 @@ def _with_weights(batch: NestedMap, batch_size: int) -> NestedMap:
 def _import_function(name: str) -> Callable[[int, int, int], Any]:
   """Returns the function `module:function`."""
   module, _, function = name.partition(':')
-  try:
-    return getattr(importlib.import_module(module), function)
-  except (AttributeError, ImportError, ValueError) as e:
+  owner = lazy_loader.import_if_exists(module) if module else None
+  found = getattr(owner, function, None)
+  if found is None:
+    missing = f'module {module!r}' if owner is None else f'{function!r} in it'
     raise ValueError(
-      f'make_dataset must be module:function, got {name!r}: {e}'
-    ) from e
+      f'make_dataset must be module:function, got {name!r}; there is no'
+      f' {missing}'
+    )
+  return found

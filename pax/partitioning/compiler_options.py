@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 
+import jax
 from absl import logging
 
 Option = bool | int | float | str
@@ -16,6 +19,12 @@ Options = Mapping[str, Mapping[str, Option]]
 # Libtpu reads options from both.
 _VARIABLES = ('LIBTPU_INIT_ARGS', 'XLA_FLAGS')
 _PLATFORMS = ('cpu', 'gpu', 'tpu')
+# Messages of XLA: no such name, and values of the wrong type for options of all
+# platforms and of TPUs.
+_UNKNOWN = re.compile("No such compile option: '([^']+)'")
+_WRONG_VALUE = re.compile(
+  r"While setting option (\w+), '|Failed to parse '.*' into flag (\w+)"
+)
 _DEFAULTS: Options = {
   'tpu': {
     # Weights that are sharded over data are gathered while matmuls run.
@@ -62,6 +71,29 @@ def step_options(platform: str, of_task: Options) -> dict[str, Option]:
   if options:
     _log_once(platform, ', '.join(f'{name}={x}' for name, x in options.items()))
   return options
+
+
+@contextlib.contextmanager
+def checked(options: Mapping[str, Option]) -> Iterator[None]:
+  """Compiles with these options.
+
+  Raises:
+    ValueError: XLA has no such option, or the value is not valid.
+  """
+  try:
+    yield
+  except jax.errors.JaxRuntimeError as e:
+    unknown = _UNKNOWN.search(str(e))
+    match = unknown or _WRONG_VALUE.search(str(e))
+    name = match and match[match.lastindex or 0]
+    if name is None or name not in options:
+      raise
+    reason = 'the name is unknown' if unknown else 'the value is not valid'
+    raise ValueError(
+      'task.train.compiler_options must have options of XLA for the platform,'
+      f' got {name}={options[name]!r}: {reason}; correct or remove it, in'
+      ' COMPILER_OPTIONS if the experiment has that constant'
+    ) from e
 
 
 @functools.cache

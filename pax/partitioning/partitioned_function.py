@@ -46,6 +46,7 @@ class PartitionedFunction:
     """
     self._mesh = mesh
     self._put_batch = put_batch
+    self._options = options
     self._jitted = jax.jit(
       step,
       out_shardings=out_shardings,
@@ -63,7 +64,7 @@ class PartitionedFunction:
   ) -> tuple[TrainState | None, StepFnOutput]:
     if _is_on_host(inputs):
       inputs = self._put_batch(inputs)
-    with jax.set_mesh(self._mesh):
+    with jax.set_mesh(self._mesh), compiler_options.checked(self._options):
       return self._jitted(train_state, prng_key, inputs, static_args)
 
   def lower(

@@ -47,6 +47,7 @@ class PartitionedStep:
   ):
     self._mesh = mesh
     self._replicated = NamedSharding(mesh, PartitionSpec())
+    self._options = jit_options.compiler_options
     self._abstract_args = (state, batch)
     shardings = jax.tree.map(lambda x: x.sharding, (state, batch))
     self._jitted = jax.jit(
@@ -54,7 +55,7 @@ class PartitionedStep:
       in_shardings=(*shardings, self._replicated),
       out_shardings=jit_options.out_shardings,
       donate_argnums=(0,) if jit_options.donate_state else (),
-      compiler_options=dict(jit_options.compiler_options),
+      compiler_options=dict(self._options),
     )
     self._compiled: jax.stages.Compiled | None = None
     # Runs a call; None is the executable.
@@ -109,6 +110,19 @@ class PartitionedStep:
       self._executable(key)
     return self
 
+  def compile_anew(self, key: jax.Array | None = None) -> jax.stages.Compiled:
+    """Returns an executable under the current settings of JAX.
+
+    Args:
+      key: As in `trace`.
+
+    Raises:
+      ValueError: XLA does not take a compiler option.
+    """
+    lowered = self.lower(key)
+    with compiler_options.checked(self._options):
+      return lowered.compile()
+
   def set_compiled(self, compiled: jax.stages.Compiled) -> None:
     """Sets the executable, which must be a compilation of this step."""
     with self._compiling:
@@ -121,7 +135,11 @@ class PartitionedStep:
   def dispatch(self, state: TrainState, batch: Batch, key: jax.Array) -> Any:
     """Runs the step by `jax.jit`, which compiles what it has not yet."""
     platform = self._mesh.devices.flat[0].platform
-    with jax.set_mesh(self._mesh), py_utils.tracing_for(platform):
+    with (
+      jax.set_mesh(self._mesh),
+      py_utils.tracing_for(platform),
+      compiler_options.checked(self._options),
+    ):
       return self._jitted(state, batch, key)
 
   def run_traced(
@@ -161,7 +179,7 @@ class PartitionedStep:
   def _executable(self, key: jax.Array | None = None) -> jax.stages.Compiled:
     with self._compiling:
       if self._compiled is None:
-        self._compiled = self.lower(key).compile()
+        self._compiled = self.compile_anew(key)
         memory.trim_heap()
       return self._compiled
 

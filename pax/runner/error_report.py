@@ -29,7 +29,8 @@ def text(error: BaseException) -> str:
   """Returns the message of an error: where it was raised, what is wrong.
 
   The type is left out of ValueErrors and of errors of the operating system,
-  whose messages are for users. A failed import has the line that imports.
+  whose messages are for users. An error of an import has the line that raised
+  it, and the line of the first module that was imported for it.
   """
   message = str(error)
   is_for_users = isinstance(error, ValueError) or (
@@ -37,9 +38,8 @@ def text(error: BaseException) -> str:
   )
   if not is_for_users:
     message = f'{type(error).__name__}: {message}'
-  if isinstance(error, ImportError) and error.__traceback__:
-    importer = traceback.extract_tb(error.__traceback__)[-1]
-    message = f'{message}, in {importer.filename}, line {importer.lineno}'
+  if not is_for_users:
+    message = f'{message}{_import_lines(error)}'
   message = f'{_location(error)}{message}'
   lines = [line.rstrip() for line in message.splitlines() if line.strip()]
   shown = '\n'.join(lines[:_MAX_LINES])
@@ -48,6 +48,25 @@ def text(error: BaseException) -> str:
   if not is_for_users or len(shown) < len(message.strip()):
     shown = f'{shown} (--traceback shows where)'
   return shown
+
+
+def _import_lines(error: BaseException) -> str:
+  """The lines at which the import of a module failed; none after imports."""
+  frames = traceback.extract_tb(error.__traceback__)
+  if not frames:
+    return ''
+  # Frames above the first module are those of the program that imports it.
+  imports = [frame for frame in frames if frame.name == '<module>']
+  places = [(f.filename, f.lineno) for f in (*imports[:1], frames[-1])]
+  if isinstance(error, SyntaxError) and str(error.filename).endswith('.py'):
+    places.append((str(error.filename), error.lineno))
+  elif not imports and not isinstance(error, ImportError):
+    return ''
+  (file, line), (first_file, first_line) = places[-1], places[0]
+  text = f', in {file}, line {line}'
+  if not imports or file == first_file:
+    return text
+  return f'{text}, reached from {first_file}, line {first_line}'
 
 
 def _location(error: BaseException) -> str:

@@ -19,7 +19,6 @@ import ast
 import base64
 import binascii
 import functools
-import importlib
 import pathlib
 import zlib
 from collections.abc import Callable, Sequence
@@ -32,7 +31,7 @@ from pax import base_experiment, trusted_files
 from pax.parameterized_experiment import ParameterizedExperiment
 from pax.runner import artifacts, overrides, value_parsing
 from pax.runner.command_line import UsageError
-from praxis import pax_fiddle
+from praxis import lazy_loader, pax_fiddle
 
 Config = pax_fiddle.Config
 
@@ -202,7 +201,13 @@ def _import_function(name: str) -> Callable[..., Any]:
   module, _, attribute = name.rpartition('.')
   if not module:
     raise UsageError(f'--fdl: {name!r} must be module.function')
+  owner = lazy_loader.import_if_exists(module)
+  if owner is None:
+    raise ValueError(
+      f'--fdl: there is no {name}, as no module is called {module!r}; is its'
+      ' folder in PYTHONPATH?'
+    )
   try:
-    return getattr(importlib.import_module(module), attribute)
-  except (ModuleNotFoundError, AttributeError) as e:
+    return getattr(owner, attribute)
+  except AttributeError as e:
     raise ValueError(f'--fdl: there is no {name}: {e}') from e

@@ -552,6 +552,14 @@ class RunOptions(command_line.CheckedOptions):
     return experiment_files.expand(self)
 
 
+class _FlagsOnly(RunOptions):
+  """The values of all flags; the files that they name are not read."""
+
+  def expand_files(self) -> Self:
+    """Returns the flags."""
+    return self
+
+
 def parse(argv: Sequence[str]) -> RunOptions:
   """Parses a command line, whose first word is the program.
 
@@ -560,12 +568,26 @@ def parse(argv: Sequence[str]) -> RunOptions:
       flag.
     HelpRequested: --help is among the words.
   """
+  return _parse(RunOptions, argv)
+
+
+def check(argv: Sequence[str]) -> None:
+  """Checks a command line of another machine, whose files are not read.
+
+  Raises:
+    UsageError: as of `parse`.
+    HelpRequested: --help is among the words.
+  """
+  _parse(_FlagsOnly, argv)
+
+
+def _parse(options: type[RunOptions], argv: Sequence[str]) -> RunOptions:
   words = [_FDL_PATH.sub('--fdl_set=', word) for word in argv]
   if words[1:2] == [TUNE]:
     words[1] = '--study=local'
   words = [_FDL_TAG.sub('--fdl_tags_set=', word) for word in words]
   return command_line.parse(
-    RunOptions,
+    options,
     words,
     _USAGE,
     unsupported_flags.FLAGS,

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import ast
 import enum
-import importlib
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+
+from praxis import lazy_loader
 
 # Prefixes that may be left out of the name of a class.
 _PREFIXES = ('', 'praxis.', 'praxis.layers.', 'pax.')
@@ -128,7 +129,8 @@ def _class(text: str, current: type) -> type:
     return cls
   for prefix in _PREFIXES:
     module, _, name = f'{prefix}{text}'.rpartition('.')
-    cls = getattr(_import_module(module), name, None)
+    owner = lazy_loader.import_if_exists(module) if module else None
+    cls = getattr(owner, name, None)
     if isinstance(cls, type):
       return cls
   raise ValueError(
@@ -152,13 +154,6 @@ def _literal(text: str) -> Any:
   try:
     return ast.literal_eval(text)
   except (ValueError, SyntaxError):
-    return None
-
-
-def _import_module(name: str) -> Any:
-  try:
-    return importlib.import_module(name) if name else None
-  except ModuleNotFoundError:
     return None
 
 

@@ -30,13 +30,14 @@ class MultiSubExperimentCrossStepMetricAggregator(
       merged[step] = merged.get(step, {}) | metrics
     if not merged:
       raise ValueError('a trial wants at least 1 step with metrics, got none')
-    return self.call(list(merged.items()))
+    # Sub-experiments may report at different steps.
+    return self.call(sorted(merged.items(), key=lambda item: item[0]))
 
   @abc.abstractmethod
   def call(
     self, merged_metrics_across_steps: interfaces.History
   ) -> dict[str, float]:
-    """Returns metrics by name from a non-empty list of (step, metrics)."""
+    """Returns metrics by name from (step, metrics), by step and not empty."""
 
 
 class LastReportedMetricValues(MultiSubExperimentCrossStepMetricAggregator):

@@ -92,11 +92,23 @@ def decode(
     ran), top_candidate_ids and top_candidate_logprobs.
 
   Raises:
-    ValueError: T is not positive, or options contradict each other.
+    ValueError: N or T is not positive, T has no room for the prompts, or
+      options contradict each other.
   """
   num_samples, seq_len = shape
   if seq_len <= 0:
     raise ValueError(f'the length of the result must be > 0, got {seq_len}')
+  if num_samples < 1:
+    raise ValueError(
+      f'num_samples must be >= 1, got {num_samples}; 1 is one continuation of'
+      ' each prompt'
+    )
+  if options.fprop_for_prefix and seq_len < prefix.num_columns:
+    raise ValueError(
+      f'the length of the result must be >= {prefix.num_columns}, the columns'
+      f' of the prompts, with fprop_for_prefix=True, got {seq_len}; add'
+      ' max_decode_steps to it'
+    )
   axes = options.decode_loop_mesh_axes_transpose
   if fns.fprop is not None:
     fns.fprop(model, prefix.ids, prefix.paddings(options.fprop_for_prefix))

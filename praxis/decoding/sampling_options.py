@@ -102,6 +102,12 @@ class SamplingOptions:
   num_per_token_logprobs: Int[Array, ' B'] | None = None
 
   def __post_init__(self) -> None:
+    temperature = self.temperature
+    if isinstance(temperature, int | float) and not temperature >= 0:
+      raise ValueError(
+        f'temperature must be >= 0, got {temperature}; 0 takes the most'
+        ' probable token'
+      )
     if self.optimize_eos and (
       self.eos_id is None
       or getattr(self.eos_id, 'ndim', 0) > 1

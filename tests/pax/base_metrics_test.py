@@ -26,6 +26,26 @@ def test_mean_weighs():
   assert _floats(made) == {'loss': (2.0, 4.0), 'acc': (0.5, 1.0)}
 
 
+@pytest.mark.parametrize('dtype', ['bfloat16', 'float16', 'float32', 'int32'])
+def test_sums_over_many_batches_do_not_saturate(dtype):
+  # 1000 batches of weight 2000: bfloat16 counts to 256, float16 to 65504 and
+  # int32 to 2**31.
+  batch = {'loss': (jnp.asarray(2000, dtype), jnp.asarray(2000, dtype))}
+  for metrics in (base_metrics.MeanMetrics(), base_metrics.MaxMetrics()):
+    for _ in range(1000):
+      metrics.store(batch)
+    assert _floats(metrics.finalize()) == {'loss': (2000.0, 2e6)}
+
+
+def test_clu_metrics_of_many_batches_do_not_saturate():
+  create = base_metrics.WeightedScalarCluMetric.create
+  batch = create(jnp.bfloat16(3), jnp.bfloat16(2))
+  total = batch
+  for _ in range(999):
+    total = total.merge(batch)
+  assert float(total.compute()) == 3 and float(total.weight) == 2000
+
+
 def test_mean_of_nothing_seen_is_zero():
   made = base_metrics.MeanMetrics().aggregate([{'loss': (0.0, 0.0)}])
   assert _floats(made) == {'loss': (0.0, 0.0)}

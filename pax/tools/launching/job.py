@@ -8,7 +8,8 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from pax.runner import command_line
+from pax.runner import command_line, options
+from pax.tools import catalog
 from praxis import value_domains
 
 flag = command_line.flag
@@ -30,6 +31,8 @@ ended it; 75 after a stop with the state saved."""
 
 _MACHINE = re.compile(r'[\w.@:-]+', re.ASCII)
 _COUNT = value_domains.interval(ge=1)
+# Words of a --program that takes the flags of `pax`.
+_PAX = re.compile(r'(.*/)?(pax|paxrun)|pax\.main|.*\.par')
 # Values that scripts hold in comments or directives.
 _LINE = value_domains.Matching(
   r'[^\x00-\x1f\x7f\x85\u2028\u2029]+', 'a text on one line', 'TEXT'
@@ -249,7 +252,23 @@ def parse(argv: Sequence[str]) -> Job:
     )
   job = dataclasses.replace(job, words=tuple(words[end + 1 :]))
   _check(job)
+  if job.print or job.machines:
+    _check_run_words(job)
   return job
+
+
+def _check_run_words(job: Job) -> None:
+  """Raises UsageError for flags that every process of the job rejects."""
+  words = ['pax', *job.run_words]
+  is_pax = any(map(_PAX.fullmatch, job.program_words or ['pax']))
+  if not is_pax or catalog.tool_name(words):
+    return
+  try:
+    options.check(words)
+  except command_line.HelpRequested:
+    pass
+  except UsageError as e:
+    raise UsageError(f'{e}; it is among the flags of the run, after --') from e
 
 
 def _quote_path(word: str) -> str:

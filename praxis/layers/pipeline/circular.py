@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
@@ -168,23 +167,46 @@ def _select_repeat(
   return jax.tree.map(select, weights)
 
 
+# The axis of stages is a batch dimension where it is. `jax.vmap` would move it
+# to the front, and XLA, which adds the gradient to the sum so far in place,
+# makes an invalid scatter of the transposed one for GPUs.
 def _gather(weight: jax.Array, repeat: jax.Array) -> jax.Array:
-  def gather_stage(weight: jax.Array, index: jax.Array) -> jax.Array:
-    return jax.lax.dynamic_index_in_dim(weight, index, 0, keepdims=False)
-
-  return jax.vmap(gather_stage, in_axes=(1, 0))(weight, repeat)
+  return jax.lax.gather(
+    weight,
+    repeat[:, jnp.newaxis],
+    jax.lax.GatherDimensionNumbers(
+      offset_dims=tuple(range(1, weight.ndim - 1)),
+      collapsed_slice_dims=(0,),
+      start_index_map=(0,),
+      operand_batching_dims=(1,),
+      start_indices_batching_dims=(0,),
+    ),
+    slice_sizes=(1, 1, *weight.shape[2:]),
+    indices_are_sorted=True,
+    unique_indices=True,
+    mode=jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS,
+  )
 
 
 def _scatter(
   weight: jax.Array, repeat: jax.Array, update: jax.Array
 ) -> jax.Array:
   """Inverse of `_gather`: writes [S, ...] into [repeats, S, ...]."""
-  write = functools.partial(jax.lax.dynamic_update_index_in_dim, axis=0)
-  return jax.vmap(
-    lambda weight, index, update: write(weight, update, index),
-    in_axes=(1, 0, 0),
-    out_axes=1,
-  )(weight, repeat, update)
+  return jax.lax.scatter(
+    weight,
+    repeat[:, jnp.newaxis],
+    update,
+    jax.lax.ScatterDimensionNumbers(
+      update_window_dims=tuple(range(1, weight.ndim - 1)),
+      inserted_window_dims=(0,),
+      scatter_dims_to_operand_dims=(0,),
+      operand_batching_dims=(1,),
+      scatter_indices_batching_dims=(0,),
+    ),
+    indices_are_sorted=True,
+    unique_indices=True,
+    mode=jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS,
+  )
 
 
 # Weights whose gradients are combined by maximum have flax's extended dtype

@@ -298,6 +298,7 @@ def test_errors_name_the_next_step(tmp_path, capsys):
     ({'rope_scaling': 'yarn'}, "must be an object, got 'yarn'; use"),
     ({'rope_scaling': {'rope_type': 'longrope'}}, "got 'longrope'; only these"),
     ({'rope_scaling': {'partial_rotary_factor': 0.5}}, 'must be 1, got 0.5'),
+    ({'partial_rotary_factor': 0.5}, 'must be 1, got 0.5'),
     (None, 'config.json must be a JSON object, got a list; copy'),
   ],
 )

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import re
+
 import jax
 import pytest
 
@@ -51,10 +53,52 @@ def test_a_choice_is_logged_once(caplog):
   assert messages == ['Compiler options of steps on gpu: xla_logged=1.']
 
 
-def test_options_of_the_task_reach_the_compiler():
+def _partitioner(options):
+  """The partitioner of a task with options for CPUs."""
   task_p = tiny.task()
-  task_p.train.compiler_options = {'cpu': {'xla_unknown': True}}
-  made = partitioning.partition_task(task_p, tiny.spec(tiny.batch()))
-  step = made.train_step()
-  with pytest.raises(jax.errors.JaxRuntimeError, match='xla_unknown'):
+  task_p.train.compiler_options = {'cpu': options}
+  return partitioning.partition_task(task_p, tiny.spec(tiny.batch()))
+
+
+def _invalid(option, reason):
+  """The pattern of the message of a wrong option."""
+  return re.escape(
+    'task.train.compiler_options must have options of XLA for the platform, got'
+    f' {option}: {reason}; correct or remove it, in COMPILER_OPTIONS'
+  )
+
+
+@pytest.mark.parametrize(
+  ('options', 'message'),
+  [
+    (
+      {'xla_unknown': True},
+      _invalid('xla_unknown=True', 'the name is unknown'),
+    ),
+    (
+      {'xla_cpu_enable_fast_math': 'yes'},
+      _invalid("xla_cpu_enable_fast_math='yes'", 'the value is not valid'),
+    ),
+  ],
+)
+def test_options_that_xla_does_not_take_are_named(options, message):
+  step = _partitioner(options).train_step()
+  with pytest.raises(ValueError, match=message):
     step.compile()
+
+
+def test_values_that_the_compiler_of_tpus_does_not_take_are_named():
+  # As libtpu 0.0.42 words it.
+  error = jax.errors.JaxRuntimeError(
+    "INVALID_ARGUMENT: Failed to parse 'x' into flag xla_jf_limit: "
+  )
+  with pytest.raises(ValueError, match="xla_jf_limit='x': the value is not"):
+    with compiler_options.checked({'xla_jf_limit': 'x'}):
+      raise error
+
+
+def test_errors_of_other_options_are_left_as_they_are():
+  error = jax.errors.JaxRuntimeError("No such compile option: 'xla_other'")
+  with pytest.raises(jax.errors.JaxRuntimeError, match='xla_other'):
+    with compiler_options.checked({'xla_unknown': 1}):
+      raise error

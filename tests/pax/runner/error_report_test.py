@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 
 import pytest
 
@@ -42,15 +43,65 @@ def test_text(error, text):
   assert error_report.text(error) == text
 
 
+def _text_of_import(folder, monkeypatch, **modules):
+  """The message when the first of the modules is imported."""
+  for name, source in modules.items():
+    (folder / f'{name}.py').write_text(source)
+  monkeypatch.syspath_prepend(folder)
+  with pytest.raises(Exception) as caught:
+    importlib.import_module(next(iter(modules)))
+  return error_report.text(caught.value).replace(f'{folder}/', '')
+
+
 def test_a_failed_import_has_the_line_that_imports(tmp_path, monkeypatch):
-  file = tmp_path / 'experiments_of_a_user.py'
-  file.write_text('"""Experiments."""\nimport missing_package\n')
-  monkeypatch.syspath_prepend(tmp_path)
-  with pytest.raises(ImportError) as caught:
-    importlib.import_module(file.stem)
-  assert error_report.text(caught.value) == (
-    f"ModuleNotFoundError: No module named 'missing_package', in {file}, line 2"
-    ' (--traceback shows where)'
+  text = _text_of_import(
+    tmp_path,
+    monkeypatch,
+    experiments_of_a_user='"""Experiments."""\nimport missing_package\n',
+  )
+  assert text == (
+    "ModuleNotFoundError: No module named 'missing_package', in"
+    ' experiments_of_a_user.py, line 2 (--traceback shows where)'
+  )
+
+
+def test_a_failed_import_has_the_line_of_the_first_module(
+  tmp_path, monkeypatch
+):
+  text = _text_of_import(
+    tmp_path,
+    monkeypatch,
+    experiments_with_model='import os\nimport model_of_a_user\n',
+    model_of_a_user='import package_with_fault\n',
+    package_with_fault='\n\nimport missing_package\n',
+  )
+  assert text == (
+    "ModuleNotFoundError: No module named 'missing_package', in"
+    ' package_with_fault.py, line 3, reached from experiments_with_model.py,'
+    ' line 2 (--traceback shows where)'
+  )
+
+
+@pytest.mark.parametrize(
+  ('source', 'text'),
+  [
+    ('class A:\n  x = y\n', "NameError: name 'y' is not defined"),
+    ('\nx = = 1\n', 'SyntaxError: invalid syntax (faulty.py, line 2)'),
+  ],
+)
+def test_other_errors_of_an_import_have_their_lines(
+  tmp_path, monkeypatch, source, text
+):
+  monkeypatch.delitem(sys.modules, 'faulty', raising=False)
+  monkeypatch.delitem(sys.modules, 'imports_faulty', raising=False)
+  direct = _text_of_import(tmp_path, monkeypatch, faulty=source)
+  line = f'{text}, in faulty.py, line 2'
+  assert direct == f'{line} (--traceback shows where)'
+  indirect = _text_of_import(
+    tmp_path, monkeypatch, imports_faulty='import faulty\n', faulty=source
+  )
+  assert indirect == (
+    f'{line}, reached from imports_faulty.py, line 1 (--traceback shows where)'
   )
 
 

@@ -120,6 +120,13 @@ def test_a_file_that_others_can_write_is_not_read(tmp_path):
   assert trusting.task() == tree.task
 
 
+def test_a_module_that_cannot_be_imported_is_not_missing(tmp_path, monkeypatch):
+  (tmp_path / 'configs_with_fault.py').write_text('import missing_package\n')
+  monkeypatch.syspath_prepend(tmp_path)
+  with pytest.raises(ModuleNotFoundError, match='missing_package'):
+    made('config:configs_with_fault.config')
+
+
 @pytest.mark.parametrize(
   ('commands', 'message'),
   [

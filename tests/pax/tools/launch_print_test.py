@@ -19,13 +19,14 @@ import yaml
 from pax.tools import commands
 from pax.tools.launching.recipes import yaml_text
 
-WORDS = [
-  '--exp=E', "--a='x y'", '--b=$(touch pwned)', '`touch pwned`', '--c="q"',
+TEXTS = [
+  "--a='x y'", '--b=$(touch pwned)', '`touch pwned`', '--c="q"',
   '--d=a\\b\\', '--e=first\nsecond\n', '--f=*', '--g=$HOME ${HOME}', '--h=é😀',
   '--i=$$(PATH) $(PATH) $$ $$$(PATH)', '', ' ', '--j=\u2028\x85', '# x',
   '--k=a: b', '--l=${x}', '-', '!!', '~', '--m=\t\x1b[31m', "'", '"', ';&|<>',
   '--n=\r\n', '- x',
 ]  # fmt: skip
+WORDS = ['--exp=E', *(word for text in TEXTS for word in ('--set', text))]
 # Of jobs that restart by themselves.
 RESTARTING_WORDS = [*WORDS, '--on_corrupt_checkpoint=fallback']
 VALUE = '$(touch pwned) `touch pwned` "\'\\ \n$HOME $$(PATH) é😀 #:{}[]\u2028'
@@ -211,7 +212,7 @@ def test_jobset(machine, launch, flags):
 @pytest.mark.parametrize(
   'text',
   [
-    *WORDS, VALUE, LINE, 'no', 'NULL', 'true', 'v4-128', '4x4x4', '0x10', '1e5',
+    *TEXTS, VALUE, LINE, 'no', 'NULL', 'true', 'v4-128', '4x4x4', '0x10', '1e5',
     'a-', '2026-01-01', '12:30', 'x y', '=', '\x00\x7f\x9f\ufeff', 'a\n\n b\n',
   ],
 )  # fmt: skip
@@ -251,3 +252,44 @@ def test_wrong_words(words, message, capsys):
   assert commands.run(['pax', 'launch', *words, '--', '--exp=E']) == 1
   error = capsys.readouterr().err
   assert message in error and error.count('\n') == 1
+
+
+@pytest.mark.parametrize(
+  ('words', 'message'),
+  [
+    (
+      ['--print=slurm', '--', '--job_logdir=/d'],
+      'there is no flag --job_logdir; did you mean --job_log_dir?',
+    ),
+    (['--ssh=alpha', '--', '--mode=tran'], '--mode must be one of'),
+    (['--print=ssh', '--ssh=a', '--', 'tune', '--no=1'], 'no flag --no'),
+    (['--print=gcloud', '--program=d/a.par', '--', '--x'], 'no flag --x'),
+    (
+      ['--print=slurm', '--program=docker run i pax --y', '--', '--x'],
+      'no flag --x',
+    ),
+  ],
+)
+def test_wrong_flags_of_the_run_are_found_before_it_starts(
+  words, message, capsys
+):
+  assert commands.run(['pax', 'launch', *words]) == 1
+  error = capsys.readouterr().err
+  assert message in error and error.count('\n') == 1
+  assert error.endswith('; it is among the flags of the run, after --\n')
+
+
+@pytest.mark.parametrize(
+  'words',
+  [
+    # The file is on the other machines.
+    ['--', '--exp=nowhere.yaml'],
+    ['--', 'validate_config', '--exp=E'],
+    ['--program=python3 mine.py', '--', '--mine=1'],
+    ['--', '--help'],
+  ],
+)
+def test_words_that_only_the_other_machines_can_check(words, capsys):
+  command = ['pax', 'launch', '--print=slurm', *words]
+  assert commands.run(command) == 0
+  assert words[-1] in capsys.readouterr().out

@@ -211,6 +211,21 @@ def test_rewards_of_a_quality_and_a_cost(cls, wanted):
   assert cls(cost_objective=10)([3.0, 20.0]) == pytest.approx(wanted)
 
 
+def test_steps_of_sub_experiments_are_merged_in_their_order():
+  second = 1_000_000_000
+  history = [
+    (10, {'a': 1.0}),
+    (20, {'a': 2.0}),
+    (30, {'a': 3.0}),
+    (second + 15, {'b': 4.0}),
+    (second + 30, {'b': 5.0}),
+    (second + 25, {'b': 6.0}),
+  ]
+  assert automl.LastReportedMetricValues()(history) == {'a': 3, 'b': 5}
+  history = history[:4]
+  assert automl.LastReportedMetricValues()(history) == {'a': 3}
+
+
 def test_aggregators():
   history = [(1, {'a': 1.0, 'b': 5.0}), (2, {'a': 3.0}), (3, {'a': 2.0})]
   assert automl.LastReportedMetricValues()(history) == {'a': 2}

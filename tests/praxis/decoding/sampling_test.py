@@ -381,8 +381,28 @@ def test_constraints_end_samples():
       {'max_decode_steps': 2, 'cf_guidance_scale': [1.0, 2.0]},
       'one for each of 1 samples',
     ),
+    (
+      {'max_decode_steps': 2, 'temperature': -0.5},
+      'temperature must be >= 0, got -0.5',
+    ),
+    (
+      {'max_decode_steps': 2, 'temperature': float('nan')},
+      'temperature must be >= 0, got nan',
+    ),
   ],
 )
 def test_errors(options, message):
   with pytest.raises(ValueError, match=message):
     toy.sample(_GREEDY, (1, 8), **options)
+
+
+@pytest.mark.parametrize(
+  'shape, message',
+  [
+    ((0, 8), 'num_samples must be >= 1, got 0'),
+    ((1, toy.IDS.shape[1] - 1), 'must be >= .*, the columns of the prompts'),
+  ],
+)
+def test_impossible_shapes_of_the_result(shape, message):
+  with pytest.raises(ValueError, match=message):
+    toy.sample(_GREEDY, shape, max_decode_steps=2)

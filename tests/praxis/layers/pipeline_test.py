@@ -125,6 +125,20 @@ def test_inputs_may_be_split_already(repeats):
   np.testing.assert_array_equal(microbatches.join_batch(got), want)
 
 
+def test_gradients_of_repeated_weights_are_summed_where_they_are():
+  # XLA's compiler for GPUs rejects a sum that moves the axis of stages.
+  repeats = 2
+  config = _config(repeats, num_microbatches=6)
+  layer, variables = running.build(config, *_inputs())
+
+  def loss(params):
+    return jnp.sum(layer.apply({'params': params}, *_inputs()))
+
+  program = str(jax.make_jaxpr(jax.grad(loss))(variables['params']))
+  assert f'f32[{repeats},{_S},{_D},{_D}] = scatter-add' in program
+  assert f'f32[{_S},{repeats},{_D},{_D}]' not in program
+
+
 def test_shared_weights_of_a_circular_pipeline():
   config = _config(2, num_microbatches=3, share_weights=True)
   layer, variables = running.build(config, *_inputs())
