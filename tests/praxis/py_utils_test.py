@@ -108,6 +108,12 @@ def test_arrays():
   assert py_utils.pad_or_trim_to(None, [2]) is None
   with pytest.raises(ValueError, match='2 dimensions'):
     py_utils.pad_or_trim_to(x, [2])
+  outer = py_utils.reshape_with_outer_batch_size(jnp.arange(6), 2)
+  assert outer.shape == (2, 3)
+  back = py_utils.combine_inner_and_outer_batches(outer)
+  assert back.tolist() == list(range(6))
+  with pytest.raises(ValueError, match='outer_bs should be a factor'):
+    py_utils.reshape_with_outer_batch_size(jnp.arange(6), 4)
 
 
 def test_pad_to_multiple():
@@ -115,12 +121,6 @@ def test_pad_to_multiple():
   padded = py_utils.pad_to_multiple(x, 1, 4, pad_val=-1)
   np.testing.assert_array_equal(padded, [[0, 1, 2, -1], [3, 4, 5, -1]])
   assert py_utils.pad_to_multiple(x, 0, 2) is x
-  outer = py_utils.reshape_with_outer_batch_size(jnp.arange(6), 2)
-  assert outer.shape == (2, 3)
-  back = py_utils.combine_inner_and_outer_batches(outer)
-  assert back.tolist() == list(range(6))
-  with pytest.raises(ValueError, match='outer_bs should be a factor'):
-    py_utils.reshape_with_outer_batch_size(jnp.arange(6), 4)
 
 
 def test_lengths_and_paddings():
