@@ -14,8 +14,8 @@ import pytest
 
 from tests.docs import pages
 
-# Of blocks that run: here, in commands_test.py (`yaml` as its files), and in tests
-# that need TensorFlow (`py`).
+# Of blocks that run: here, in commands_test.py (`yaml` as its files), and in
+# tests that need TensorFlow (`py`).
 _LANGUAGES = {'python', 'sh', 'yaml', 'py'}
 
 
