@@ -41,15 +41,20 @@ _HOME_FILES = ('.config/pip/pip.conf', '.npmrc', '.pip/pip.conf')
 # Settings of APT that belong to the mirror: one that is a snapshot has expired.
 _APT = ('Acquire::Check-', 'Acquire::http::Proxy', 'Acquire::https::')
 _VARIABLES = ('BAZELW_', 'NODE_EXTRA_CA_CERTS', 'NPM_CONFIG_', 'PIP_', 'SSL_')
-# $1: the root; then a user, a directory and a command there.
+# $1: the root; then a user, a directory and a command there. With pivot_root, as
+# chroot alone takes user namespaces from the user, which sandboxes are made of.
 _ENTER = """
 set -e
-mount -t proc proc "$1/proc"
-mount --rbind /dev "$1/dev"
 root=$1 user=$2
 shift 2
+mount --rbind "$root" "$root"
+mount -t proc proc "$root/proc"
+mount --rbind /dev "$root/dev"
+cd "$root"
+pivot_root . .
+umount --lazy .
 in_folder='cd "$1" && shift && exec "$@"'
-exec chroot --userspec="$user:$user" "$root" sh -c "$in_folder" sh "$@"
+exec chroot --userspec="$user:$user" / sh -c "$in_folder" sh "$@"
 """
 
 
