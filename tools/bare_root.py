@@ -56,7 +56,8 @@ cd "$root"
 pivot_root . .
 umount --lazy .
 in_folder='cd "$1" && shift && exec "$@"'
-exec chroot --userspec="$user:$user" / sh -c "$in_folder" sh "$@"
+who="--reuid=$user --regid=$user --clear-groups"
+exec setpriv $who --pdeathsig=KILL sh -c "$in_folder" sh "$@"
 """
 
 
