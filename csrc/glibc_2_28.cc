@@ -20,13 +20,18 @@ PAX_GLIBC_JUMP(pthread_key_create, "2.2.5");
 PAX_GLIBC_JUMP(pthread_key_delete, "2.2.5");
 PAX_GLIBC_JUMP(pthread_once, "2.2.5");
 PAX_GLIBC_JUMP(pthread_setspecific, "2.2.5");
+// 2.38: with the prefix 0b of C23.
+PAX_GLIBC_JUMP_TO(__isoc23_strtoul, strtoul, "2.2.5");
 
 extern "C" {
 
-// 2.33: a function of its own.
+// 2.33: functions of their own, which are one on x86-64.
 __asm__(".symver pax_fxstat64, __fxstat64@GLIBC_2.2.5");
 int pax_fxstat64(int version, int fd, void* status);
 PAX_HIDDEN int fstat64(int fd, void* status) {
+  return pax_fxstat64(1, fd, status);
+}
+PAX_HIDDEN int fstat(int fd, void* status) {
   return pax_fxstat64(1, fd, status);
 }
 

@@ -4,7 +4,8 @@
     sudo python3 tools/bare_root.py trixie /tmp/trixie ./bazelw test //...
 
 debootstrap makes the root in the folder from the mirror of this machine; APT
-installs there what README.md names. A second command finds the root and the
+installs there what README.md names, and in an Ubuntu what CONTRIBUTING.md adds.
+A second command finds the root and the
 clone as the first one left them. The root has the network of this machine and
 its configuration of pip and npm. Processes and mounts of a command end with it.
 """
@@ -17,11 +18,12 @@ import pathlib
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 _REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
-# Those of README.md.
+# Those of README.md, and of CONTRIBUTING.md for Ubuntu.
 PACKAGES = ('g++', 'git', 'npm', 'python3-dev', 'python3-pip')
+_UBUNTU_PACKAGES = ('debian-archive-keyring',)
 # Without it, programs trust no server.
 _BASE = 'ca-certificates'
 _USER = 'newcomer'
@@ -41,15 +43,21 @@ _HOME_FILES = ('.config/pip/pip.conf', '.npmrc', '.pip/pip.conf')
 # Settings of APT that belong to the mirror: one that is a snapshot has expired.
 _APT = ('Acquire::Check-', 'Acquire::http::Proxy', 'Acquire::https::')
 _VARIABLES = ('BAZELW_', 'NODE_EXTRA_CA_CERTS', 'NPM_CONFIG_', 'PIP_', 'SSL_')
-# $1: the root; then a user, a directory and a command there.
+# $1: the root; then a user, a directory and a command there. With pivot_root:
+# the kernel refuses user namespaces, which sandboxes need, in a chroot.
 _ENTER = """
 set -e
-mount -t proc proc "$1/proc"
-mount --rbind /dev "$1/dev"
 root=$1 user=$2
 shift 2
+mount --rbind "$root" "$root"
+mount -t proc proc "$root/proc"
+mount --rbind /dev "$root/dev"
+cd "$root"
+pivot_root . .
+umount --lazy .
 in_folder='cd "$1" && shift && exec "$@"'
-exec chroot --userspec="$user:$user" "$root" sh -c "$in_folder" sh "$@"
+who="--reuid=$user --regid=$user --clear-groups"
+exec setpriv $who --pdeathsig=KILL sh -c "$in_folder" sh "$@"
 """
 
 
@@ -73,6 +81,21 @@ def mirror(suite: str) -> str:
       ' update, or pass --mirror'
     )
   return found.stdout.splitlines()[0]
+
+
+def packages(suite: str) -> tuple[str, ...]:
+  """Returns what a suite needs to build the tree."""
+  return PACKAGES + _UBUNTU_PACKAGES * (suite in _UBUNTU)
+
+
+def variables(suite: str) -> dict[str, str]:
+  """Returns the environment that `bazelw` needs in a suite.
+
+  Raises:
+    MissingError: the APT sources of this machine name no mirror of Debian.
+  """
+  known = suite not in _UBUNTU or 'BAZELW_MIRROR' in os.environ
+  return {} if known else {'BAZELW_MIRROR': mirror('stable')}
 
 
 def make(root: pathlib.Path, suite: str, uri: str) -> None:
@@ -109,16 +132,21 @@ def make(root: pathlib.Path, suite: str, uri: str) -> None:
   partial.rename(root)
 
 
-def install(root: pathlib.Path, packages: Sequence[str]) -> None:
+def install(root: pathlib.Path, names: Sequence[str]) -> None:
   """Installs packages in a root by its APT."""
   command = ['apt-get', '--quiet', '--quiet', '--yes', 'install']
-  command += ['--no-install-recommends', *packages]
+  command += ['--no-install-recommends', *names]
   script = f'apt-get --quiet --quiet update && {" ".join(command)}'
   run(root, ['sh', '-c', script], user='root').check_returncode()
 
 
 def run(
-  root: pathlib.Path, command: Sequence[str], *, user: str = _USER, **options
+  root: pathlib.Path,
+  command: Sequence[str],
+  *,
+  user: str = _USER,
+  env: Mapping[str, str] | None = None,
+  **options,
 ) -> subprocess.CompletedProcess:
   """Runs a command in a root, with mounts and process numbers of its own.
 
@@ -126,10 +154,11 @@ def run(
     root: of `make`.
     command: it runs in the clone.
     user: who runs it.
+    env: variables besides those of a login and of the registries.
     **options: of subprocess.run.
   """
   home = '/root' if user == 'root' else f'/home/{user}'
-  variables = {
+  login = {
     'DEBIAN_FRONTEND': 'noninteractive',
     'HOME': home,
     'LANG': 'C.UTF-8',
@@ -139,7 +168,8 @@ def run(
   kept = {k: v for k, v in os.environ.items() if k.startswith(_VARIABLES)}
   enter = ['unshare', '--mount', '--pid', '--fork', '--kill-child', 'sh', '-c']
   words = [*enter, _ENTER, 'sh', str(root), user, f'/{_CLONE}', *command]
-  return subprocess.run(words, env=kept | variables, check=False, **options)
+  env = {**kept, **(env or {}), **login}
+  return subprocess.run(words, env=env, check=False, **options)
 
 
 def _apt_settings() -> str:
@@ -166,7 +196,7 @@ def main(argv: Sequence[str]) -> int:
   parser.add_argument('root', type=pathlib.Path, help='a folder')
   parser.add_argument('--mirror', help='default: that of the APT sources')
   parser.add_argument(
-    '--packages', nargs='*', default=PACKAGES, help=f'default: {PACKAGES}'
+    '--packages', nargs='*', help='default: what the suite needs for bazelw'
   )
   parser.add_argument('command', nargs=argparse.REMAINDER)
   options = parser.parse_args(argv)
@@ -174,11 +204,13 @@ def main(argv: Sequence[str]) -> int:
   try:
     if not root.exists():
       make(root, options.suite, options.mirror or mirror(options.suite))
+    env = variables(options.suite)
   except MissingError as e:
     print(f'bare_root: {e}', file=sys.stderr)
     return 1
-  install(root, options.packages)
-  return run(root, options.command).returncode
+  names = options.packages
+  install(root, packages(options.suite) if names is None else names)
+  return run(root, options.command, env=env).returncode
 
 
 if __name__ == '__main__':

@@ -211,8 +211,13 @@ def by_hand(old: str) -> str:
   return _BEGIN + old.split(_BEGIN, 1)[1].split(_END, 1)[0] + _END
 
 
-# {macro or constant: file that defines it}, in the order of buildifier.
+# {rule, macro or constant: file that defines it}, in the order of buildifier.
 _LOADED = {
+  'cc_binary': '@rules_cc//cc:cc_binary.bzl',
+  'cc_library': '@rules_cc//cc:cc_library.bzl',
+  'cc_test': '@rules_cc//cc:cc_test.bzl',
+  'py_binary': '@rules_python//python:py_binary.bzl',
+  'py_library': '@rules_python//python:py_library.bzl',
   'EXTENSION_LINKOPTS': '//csrc:copts.bzl',
   'docs_site': '//tools/docs:site.bzl',
   'pax_experiment': '//tools:experiment.bzl',

@@ -1,5 +1,6 @@
 """pax_experiment: an experiment as a program and as a single-file binary."""
 
+load("@rules_python//python:py_binary.bzl", "py_binary")
 load("//tools/par:par.bzl", "par")
 
 _MAIN = """# SPDX-License-Identifier: Apache-2.0
@@ -32,7 +33,7 @@ def pax_experiment(name, exp, deps, privacy = False, tags = [], visibility = Non
         tags = tags,
         visibility = ["//visibility:private"],
     )
-    native.py_binary(
+    py_binary(
         name = name,
         srcs = [main],
         main = main,

@@ -20,6 +20,8 @@ import sys
 _PYTHON = ('.py', '.pyi')
 _STARLARK = ('.bzl', 'BUILD', 'MODULE.bazel', 'WORKSPACE')
 _CPP = ('.cc', '.cu', '.cuh', '.h')
+# Bazel 9 has no rules of Python and C++ of its own: BUILD files load them.
+_LOADS = '-warnings=native-py,native-cc-binary,native-cc-library,native-cc-test'
 # Root of the sources, or of Bazel's runfiles.
 _RUNFILES = pathlib.Path(__file__).absolute().parent.parent
 _SKIPPED = {'build', 'dist', 'node_modules'}
@@ -105,7 +107,12 @@ CHECKS = {
     ['-i'],
     _CPP,
   ),
-  'buildifier': (buildifier, ['-mode=diff'], ['-mode=fix'], _STARLARK),
+  'buildifier': (
+    buildifier,
+    ['-mode=diff', '-lint=warn', _LOADS],
+    ['-mode=fix', '-lint=fix', _LOADS],
+    _STARLARK,
+  ),
 }
 
 

@@ -1,5 +1,7 @@
 """pytest_test: runs *_test.py files with pytest."""
 
+load("@rules_python//python:py_test.bzl", "py_test")
+
 _MAIN = "//tests/testing:pytest_main.py"
 
 def pytest_test(name, srcs, args = [], deps = [], **kwargs):
@@ -12,7 +14,7 @@ def pytest_test(name, srcs, args = [], deps = [], **kwargs):
       deps: what the files import.
       **kwargs: attributes of py_test.
     """
-    native.py_test(
+    py_test(
         name = name,
         srcs = srcs + [_MAIN],
         args = ["$(rootpath %s)" % src for src in srcs] + args,

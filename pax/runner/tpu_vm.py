@@ -51,4 +51,6 @@ def _attribute(name: str) -> str:
       return response.read().decode()
   except (urllib.error.URLError, TimeoutError) as e:
     logging.info('The metadata server did not return %s: %s', name, e)
+    if isinstance(e, urllib.error.HTTPError):
+      e.close()
     return ''

@@ -10,6 +10,7 @@ this machine have a mirror, and takes half an hour for each on two cores.
 # bazel: size=enormous
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 import re
@@ -39,35 +40,47 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def _output(root: pathlib.Path, *command: str) -> tuple[int, str]:
-  """Returns the exit code and the output of a command of the new user."""
-  done = bare_root.run(
-    root, command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-  )
-  return done.returncode, done.stdout
+@dataclasses.dataclass(frozen=True)
+class _Root:
+  """A bare root of a suite."""
+
+  suite: str
+  path: pathlib.Path
+
+  def output(self, *command: str) -> tuple[int, str]:
+    """Returns the exit code and the output of a command of the new user."""
+    done = bare_root.run(
+      self.path,
+      command,
+      env=bare_root.variables(self.suite),
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      text=True,
+    )
+    return done.returncode, done.stdout
 
 
 @pytest.fixture(params=['bookworm', 'trixie', 'noble'])
-def root(request, tmp_path) -> Iterator[pathlib.Path]:
+def root(request, tmp_path) -> Iterator[_Root]:
   try:
     uri = bare_root.mirror(request.param)
   except bare_root.MissingError as e:
     pytest.skip(str(e))
-  root = tmp_path / 'root'
-  bare_root.make(root, request.param, uri)
-  yield root
-  shutil.rmtree(root)
+  path = tmp_path / 'root'
+  bare_root.make(path, request.param, uri)
+  yield _Root(request.param, path)
+  shutil.rmtree(path)
 
 
 def test_the_commands_of_the_readme(root):
-  code, output = _output(root, _BAZELW, 'run', '//pax:main')
+  code, output = root.output(_BAZELW, 'run', '//pax:main')
   assert code == 1
   assert 'this machine lacks: python3\n' in output
   assert 'this machine lacks: pip of python3 (python3-pip)\n' in output
-  bare_root.install(root, bare_root.PACKAGES)
-  code, output = _output(root, *_TRAIN)
+  bare_root.install(root.path, bare_root.packages(root.suite))
+  code, output = root.output(*_TRAIN)
   assert code == 0, output
   assert re.search(r'step 20/20 +loss \d', output)
-  code, output = _output(root, *_TEST)
+  code, output = root.output(*_TEST)
   assert code == 0, output
   assert re.fullmatch(r'[1-9]\d* passed, 0 failed', output.splitlines()[-1])

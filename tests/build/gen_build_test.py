@@ -39,6 +39,7 @@ def test_imports_become_deps(tmp_path):
   assert 'deps = ["@pypi//jax"]' in text
   assert 'deps = [":py_utils"]' in text
   assert 'visibility = ["//tools/visibility:base"]' in text
+  assert 'load("@rules_python//python:py_library.bzl", "py_library")' in text
 
 
 def test_tests_of_a_folder_share_a_target_by_size(tmp_path):

@@ -20,6 +20,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from tools.release import (
+  archives,
   builds,
   changelog,
   documents,
@@ -432,8 +433,10 @@ def test_a_source_distribution_has_no_times_and_owners(tmp_path):
         member = tarfile.TarInfo(name)
         member.size, member.mtime, member.uid = 1, number + 0.5, number
         tar.addfile(member, io.BytesIO(b'x'))
-    builds.repack(tmp_path / f'{number}.tar.gz', tmp_path / f'{number}')
+    archives.repack(tmp_path / f'{number}.tar.gz', tmp_path / f'{number}')
   assert (tmp_path / '0').read_bytes() == (tmp_path / '1').read_bytes()
   with tarfile.open(tmp_path / '0') as tar:
     assert tar.getnames() == [long, 'a/c']
     assert tar.extractfile(long).read() == b'x'
+  archives.unpack(tmp_path / '0', tmp_path / 'unpacked')
+  assert (tmp_path / 'unpacked/a/c').read_bytes() == b'x'

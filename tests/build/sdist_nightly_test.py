@@ -12,12 +12,12 @@ import pathlib
 import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 
 import pytest
 
 from tests.build import setuptools_builds
+from tools.release import archives
 
 
 @pytest.fixture(scope='module')
@@ -29,8 +29,7 @@ def source(tmp_path_factory) -> pathlib.Path:
   done = setuptools_builds.build('sdist', folder / 'tree', folder)
   assert done.returncode == 0, done.stderr
   (archive,) = folder.glob('pax_jax-*.tar.gz')
-  with tarfile.open(archive) as tar:
-    tar.extractall(folder / 'unpacked', filter='data')
+  archives.unpack(archive, folder / 'unpacked')
   (source,) = (folder / 'unpacked').iterdir()
   return source
 

@@ -14,6 +14,19 @@ import pytest
 
 from tests.docs import pages
 
+# Of blocks that run: here, in commands_test.py (`yaml` as its files), and in
+# tests that need TensorFlow (`py`).
+_LANGUAGES = {'python', 'sh', 'yaml', 'py'}
+
+
+def test_blocks_are_in_languages_that_tests_run():
+  fences = [
+    language
+    for page in pages.PAGES
+    for language, _ in pages.FENCE.findall(page.read_text())
+  ]
+  assert set(fences) == _LANGUAGES
+
 
 @pytest.mark.parametrize(
   'page', sorted({b.page for b in pages.blocks('python')})

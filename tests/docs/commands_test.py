@@ -28,8 +28,8 @@ JOBS = '/tmp/pax'
 # What makes a documented run short; it goes last, so it wins.
 SHORT = ['--set=task.train.num_train_steps=2']
 ONE_TRIAL = ['--num_trials=1']
-# The first line of an experiment that commands name.
-IS_FILE = re.compile(r'# (\w+\.py)\n')
+# The first line of a file that commands name.
+IS_FILE = re.compile(r'# (\w+\.(?:py|yaml))\n')
 TIMEOUT_SECS = 240
 PRELOADED = (
   *binary.PRELOADED,
@@ -53,7 +53,7 @@ SMALL_QUICKSTART = [
 def jobs(tmp_path_factory):
   """Where documented jobs write; those of one directory share it here too.
 
-  Modules that pages show are there, and models of Hugging Face.
+  Files that pages show are there, and models of Hugging Face.
   """
   folder = tmp_path_factory.mktemp('jobs')
   texts = [f'Text {i} of {i * i} about models.' for i in range(200)]
@@ -67,7 +67,7 @@ def jobs(tmp_path_factory):
   for name, objects in lines.items():
     content = '\n'.join(map(json.dumps, objects))
     (folder / f'{name}.jsonl').write_text(content)
-  for block in pages.blocks('python'):
+  for block in [*pages.blocks('python'), *pages.blocks('yaml')]:
     if match := IS_FILE.match(block.text):
       (folder / match[1]).write_text(block.text)
   return folder

@@ -147,8 +147,9 @@ def test_a_packed_site_has_the_pages(tmp_path):
         assert response.headers['Content-Type'] == 'text/html'
         assert response.read().decode() == text
     for url in ('/theme.css.map', '/api', '/../one.zip'):
-      with pytest.raises(urllib.error.HTTPError, match='404'):
+      with pytest.raises(urllib.error.HTTPError, match='404') as raised:
         urllib.request.urlopen(address + url)
+      raised.value.close()
     server.shutdown()
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: deps=@pypi_seqio//lingvo
+# bazel: data=//:all_files
 """Lingvo's input generators in the adaptors of praxis."""
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from praxis import base_input, lingvo_lib, pax_fiddle, py_utils
+from tests.docs import pages
 
 pytest.importorskip('lingvo')
 with warnings.catch_warnings():
@@ -457,6 +459,20 @@ def test_a_subclass_changes_the_batches():
   assert inp.get_next_padded().new_field.tolist() == [2]
   with pytest.raises(NotImplementedError, match='not resumable'):
     inp.get_state()
+
+
+def test_the_documented_inputs():
+  (block,) = (b for b in pages.blocks('py') if 'from lingvo' in b.text)
+  scope = {'make_tf_dataset': lambda: _numbers(20, 4)}
+  exec(compile(block.text, block.page, 'exec'), scope)
+  batch = scope['train_p'].Instantiate().get_next()
+  np.testing.assert_array_equal(batch.data, np.arange(4))
+  np.testing.assert_array_equal(batch.weights, np.ones(4))
+  batches, ended = data(scope['eval_p'].Instantiate())
+  assert ended
+  assert [len(rows) for rows in batches] == [8, 8, 8]
+  # Padded rows are zeros.
+  assert np.concatenate(batches).tolist() == [*range(20), *[0] * 4]
 
 
 def test_params_as_text():

@@ -7,7 +7,6 @@ tests/compare/upstream/write_checkpoints.py writes the archive.
 from __future__ import annotations
 
 import pathlib
-import tarfile
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +15,7 @@ import numpy as np
 from pax import learners, tasks_lib, train_states
 from praxis import base_layer, optimizers, pax_fiddle, pytypes, schedules
 from praxis.layers import linears, repeats
+from tools.release import archives
 
 FORMATS = ('flax', 'gda', 'ocdbt')
 STEP = 7
@@ -28,8 +28,7 @@ def extract(directory: pathlib.Path) -> list[np.ndarray]:
   Returns:
     The values of the state, in the order of its leaves.
   """
-  with tarfile.open(_ARCHIVE) as archive:
-    archive.extractall(directory, filter='data')
+  archives.unpack(_ARCHIVE, directory)
   with np.load(directory / 'values.npz') as values:
     return [values[f'arr_{i}'] for i in range(len(values))]
 

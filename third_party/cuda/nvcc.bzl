@@ -1,5 +1,7 @@
 """nvcc_library: a CUDA file compiled by the nvcc of the lock into a cc_library."""
 
+load("@rules_cc//cc:cc_library.bzl", "cc_library")
+
 # What jax's CUDA 13 wheels run on, oldest and newest; the newest is also kept as
 # PTX, for what comes after it.
 _ARCHITECTURES = ["75", "80", "90", "100", "120"]
@@ -37,7 +39,7 @@ def nvcc_library(name, srcs, hdrs = [], deps = [], visibility = None):
         tools = [_TOOLKIT + "nvcc", _TOOLKIT + "files"],
         visibility = ["//visibility:private"],
     )
-    native.cc_library(
+    cc_library(
         name = name,
         srcs = [":lib%s.a" % name],
         hdrs = hdrs,

@@ -43,8 +43,11 @@ def requirement(name):
     return "@{repo}//" + name
 '''
 
-_NOTHING = """
-py_library(name = "{name}", visibility = ["//visibility:public"])
+_LOAD = 'load("@rules_python//python:py_library.bzl", "py_library")\n\n'
+_NOTHING = f"""{_LOAD}py_library(
+    name = "{{name}}",
+    visibility = ["//visibility:public"],
+)
 """
 
 
@@ -290,7 +293,7 @@ def build_text(name: str, deps: list[str]) -> str:
   """
   rows = ''.join(f'        "{d}",\n' for d in deps)
   return (
-    'package(default_visibility = ["//visibility:public"])\n\n'
+    f'{_LOAD}package(default_visibility = ["//visibility:public"])\n\n'
     'exports_files(["site"])\n\n'
     f'py_library(\n    name = "{name}",\n'
     '    data = [\n        "KEY",\n        "site",\n    ],\n'

@@ -6,6 +6,7 @@ EXT_SUFFIX = %r
 """
 
 _BUILD = """
+load("@rules_cc//cc:cc_library.bzl", "cc_library")
 load("@rules_python//python:defs.bzl", "py_runtime", "py_runtime_pair")
 
 package(default_visibility = ["//visibility:public"])

@@ -3,26 +3,22 @@
 
 from __future__ import annotations
 
-import gzip
 import importlib.metadata
 import importlib.util
 import os
 import pathlib
 import shutil
 import sys
-import tarfile
 import zipfile
 from collections.abc import Sequence
 
-from tools.release import locks
+from tools.release import archives, locks
 from tools.release.programs import ReleaseError, run
 
 PLATFORM = 'manylinux_2_28_x86_64'
 # What builds the wheels; pip installs them and resolves their dependencies.
 _BUILDERS = ('nanobind', 'pip', 'pybind11', 'setuptools')
-# 1980-01-01, the time of all files, as in wheels of Bazel.
-_EPOCH = 315532800
-_REPRODUCIBLE = {'SOURCE_DATE_EPOCH': str(_EPOCH)}
+_REPRODUCIBLE = {'SOURCE_DATE_EPOCH': str(archives.EPOCH)}
 # The name of the CUDA kernel in the extension.
 _CUDA_KERNEL = b'CUDA:pax_softmax_xent_rows'
 
@@ -60,8 +56,7 @@ def export(root: pathlib.Path, folder: pathlib.Path) -> None:
   """Writes the files of the commit HEAD into a folder."""
   archive = folder.with_suffix('.tar')
   run(['git', '-C', root, 'archive', f'--output={archive}', 'HEAD'])
-  with tarfile.open(archive) as tar:
-    tar.extractall(folder, filter='data')
+  archives.unpack(archive, folder)
 
 
 def add_site(source: pathlib.Path) -> None:
@@ -103,36 +98,8 @@ def sdist(
   run([python, '-c', f'{code}; b.build_sdist("{made}")'], folder=source)
   (archive,) = made.glob('*.tar.gz')
   path = out / archive.name
-  repack(archive, path)
+  archives.repack(archive, path)
   return path
-
-
-def repack(archive: pathlib.Path, path: pathlib.Path) -> None:
-  """Copies a .tar.gz without its times, owners and order of files.
-
-  Args:
-    archive: the file to copy.
-    path: of the copy.
-  """
-  with (
-    tarfile.open(archive) as tar,
-    path.open('wb') as file,
-    gzip.GzipFile('', 'wb', fileobj=file, mtime=_EPOCH) as packed,
-    tarfile.open(fileobj=packed, mode='w', format=tarfile.PAX_FORMAT) as copy,
-  ):
-    for member in sorted(tar, key=lambda member: member.name):
-      content = tar.extractfile(member) if member.isfile() else None
-      copy.addfile(_without_origin(member), content)
-
-
-def _without_origin(member: tarfile.TarInfo) -> tarfile.TarInfo:
-  mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
-  result = member.replace(
-    mtime=_EPOCH, mode=mode, uid=0, gid=0, uname='', gname='', deep=False
-  )
-  # The time again, with fractions of a second; long names are added anew.
-  result.pax_headers = {}
-  return result
 
 
 def wheel(
