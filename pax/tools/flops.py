@@ -33,8 +33,8 @@ def count(fn: Callable[..., Any], *args: Any) -> dict[str, int]:
   A matrix product of M x K and K x N is 2MNK, a convolution twice its
   multiplications, a reduction one per input element, any other primitive one
   per output element. A condition counts its most expensive branch, a loop of
-  unknown trip count one iteration, a Pallas kernel every point of its grid, or
-  its own estimate if it has such loops.
+  unknown trip count one iteration, a Pallas kernel every point of its grid. The
+  products of one with such loops count its own estimate.
   Equations that no result depends on count nothing. Nothing runs.
   """
   return count_jaxpr(jax.make_jaxpr(fn)(*args).jaxpr)
@@ -83,7 +83,7 @@ def _count(jaxpr: Any, loops_once: bool) -> collections.Counter[str]:
       most = max(branches, key=lambda counts: counts.total())
       total += most
     elif (flops := _estimate(eqn)) is not None:
-      total[eqn.primitive.name] += flops
+      total['dot_general'] += flops
     elif inner:
       is_loop = eqn.primitive.name == 'scan'
       trip_count = 1 if loops_once and is_loop else _trip_count(eqn)
@@ -96,16 +96,23 @@ def _count(jaxpr: Any, loops_once: bool) -> collections.Counter[str]:
 
 
 def _estimate(eqn: Any) -> int | None:
-  """Returns the FLOPs that a Pallas kernel declares, if its loops do not."""
-  if eqn.primitive.name != 'pallas_call' or not _has_while(eqn):
+  """Returns the FLOPs that a Pallas kernel declares for products in loops.
+
+  None for loops whose trip counts are known, and without an estimate.
+  """
+  if eqn.primitive.name != 'pallas_call':
+    return None
+  if not all(_contains(eqn, name) for name in ('while', 'dot_general')):
     return None
   estimate = eqn.params['cost_estimate']
   return estimate and estimate.flops
 
 
-def _has_while(eqn: Any) -> bool:
-  return eqn.primitive.name == 'while' or any(
-    _has_while(each) for j in py_utils.sub_jaxprs(eqn) for each in j.eqns
+def _contains(eqn: Any, primitive: str) -> bool:
+  return eqn.primitive.name == primitive or any(
+    _contains(each, primitive)
+    for j in py_utils.sub_jaxprs(eqn)
+    for each in j.eqns
   )
 
 

@@ -106,7 +106,7 @@ def test_pallas_kernels_with_loops_of_unknown_length_count_their_estimate():
   args = jnp.array([3]), jnp.ones((8, 8))
   estimate = pl.CostEstimate(flops=7, transcendentals=0, bytes_accessed=0)
   estimated = functools.partial(fn, estimate=estimate)
-  assert flops.count(estimated, *args) == {'pallas_call': 7}
+  assert flops.count(estimated, *args) == {'dot_general': 7}
   jaxpr = jax.make_jaxpr(estimated)(*args).jaxpr
   assert flops.pallas_kernels(jaxpr) == {'power': 7}
   # Without one, an iteration.
