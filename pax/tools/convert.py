@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from pax import storage
-from pax.huggingface import conversion, model_folder
+from pax.huggingface import conversion
 from pax.runner import command_line
 from pax.tools import tool
 from praxis import value_domains
@@ -51,7 +51,7 @@ class Options(command_line.CheckedOptions):
     None,
     'pax-to-hf',
     'Dtype of the tensors. Default: those of the checkpoint.',
-    domain=value_domains.OneOf(model_folder.DTYPES),
+    domain=value_domains.OneOf(('bfloat16', 'float16', 'float32')),
   )
   max_shard_size: str | None = command_line.flag(
     None,

@@ -6,6 +6,8 @@ It takes what cuDNN's attention does not: packed rows and caps of the logits.
 
 from __future__ import annotations
 
+import importlib.util
+
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh
 
@@ -15,6 +17,8 @@ from praxis.layers.attentions.kernel_inputs import Heads, KernelSpec
 
 _DTYPES = (jnp.bfloat16, jnp.float16)
 _MAX_HEAD_DIM = 256
+# JAX 0.12 deprecates it.
+_BACKEND = 'jax.experimental.pallas.triton'
 # Not measured. Shorter rows have few logits, and blocks would be padding.
 _MIN_FAST_LENGTH = 512
 
@@ -33,6 +37,8 @@ def reason_against(
     return 'the platform cpu'
   if reason := cudnn.reason_against_process():
     return reason
+  if importlib.util.find_spec(_BACKEND) is None:
+    return f'a version of JAX without {_BACKEND}'
   if (head_dim := heads.query.shape[-1]) > _MAX_HEAD_DIM:
     return f'a head dimension of {head_dim}, more than {_MAX_HEAD_DIM}'
   return flash.reason_against(heads, spec, mesh, _DTYPES)

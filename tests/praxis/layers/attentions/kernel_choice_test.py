@@ -23,6 +23,7 @@ from praxis.layers.attentions import (
   kernel_inputs,
   masks,
   segments,
+  triton,
 )
 from tests.praxis.layers.attentions import kernel_cases
 
@@ -85,6 +86,15 @@ def test_packed_rows_on_gpus(caplog):
     'rows.'
   ]
   assert text.count('xla.gpu.triton') == 4 and '1024x1024' not in text
+
+
+def test_a_jax_without_the_triton_backend_has_einsum(monkeypatch, caplog):
+  monkeypatch.setattr(triton, '_BACKEND', 'jax.experimental.pallas.no_backend')
+  with caplog.at_level(logging.INFO):
+    _trace('gpu', kernel_cases.language_model('auto'))
+  (choice,) = _choices(caplog)
+  assert 'einsum' in choice
+  assert 'triton does not support a version of JAX without' in choice
 
 
 def test_what_no_kernel_supports_has_one_reason(caplog):
