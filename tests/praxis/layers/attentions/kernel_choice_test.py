@@ -80,12 +80,13 @@ def test_cudnn_on_gpus(stack, caplog):
 def test_packed_rows_on_gpus(caplog):
   with caplog.at_level(logging.INFO):
     traced = _trace('gpu', kernel_cases.language_model('auto', 'repeated'))
-    text = traced.lower(lowering_platforms=('cuda',)).as_text()
   assert _choices(caplog) == [
     'Attention of bfloat16[4,1024,2,64]: triton, cudnn does not support packed '
     'rows.'
   ]
-  assert text.count('xla.gpu.triton') == 4 and '1024x1024' not in text
+  eqns = kernel_cases.kernels(traced.jaxpr.jaxpr, 'pallas_call')
+  # The forward pass, again for the backward pass, and two kernels of gradients.
+  assert len(list(eqns)) == 4
 
 
 def test_a_jax_without_the_triton_backend_has_einsum(monkeypatch, caplog):
