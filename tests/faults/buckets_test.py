@@ -33,6 +33,7 @@ LAYOUTS = {
 
 
 job, proxy = bucket_server.job, bucket_server.proxy
+pytestmark = bucket_server.SCHEMES
 
 
 def run(job, exp, *flags):
@@ -80,7 +81,7 @@ def test_a_killed_job_continues_bit_for_bit(tmp_path, job, proxy, layout):
   assert binary.loss_bits(job) == binary.loss_bits(tmp_path)
   files = job.files()
   assert not [name for name in files if name.endswith(('.part', '.lock'))]
-  assert not any(name.startswith('s3:') for name in os.listdir())
+  assert not any(name.startswith(('s3:', 'gs:')) for name in os.listdir())
 
 
 def test_kills_at_requests_that_change_the_bucket(tmp_path, job, proxy, report):
@@ -247,7 +248,8 @@ def test_flipped_bits_are_found_and_set_aside(job):
   completed = binary.run('TinySpmd', job, more)
   assert completed.returncode == 1
   assert f'{newest / name} is not what was written' in completed.stderr
-  assert f'aws s3 mv --recursive {newest}' in completed.stderr
+  move = {'s3': 'aws s3 mv --recursive', 'gs': 'gcloud storage mv'}[job.scheme]
+  assert f'{move} {newest}' in completed.stderr
   run(job, 'TinySpmd', more, '--on_corrupt_checkpoint=fallback')
   assert committed(job) == [0, 10, 20, 22]
   assert (job / paths.CHECKPOINTS / 'corrupt_checkpoint_00000020').exists()

@@ -59,6 +59,7 @@ def test_every_restart_has_another_number_of_processes(
   _check_restarts(tmp_path / 'job', tmp_path, report, layout)
 
 
+@bucket_server.SCHEMES
 @pytest.mark.parametrize('layout', LAYOUTS)
 def test_restarts_in_a_bucket(bucket_directory, tmp_path, report, layout):
   _check_restarts(bucket_directory, tmp_path, report, layout)

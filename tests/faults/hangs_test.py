@@ -48,6 +48,7 @@ def test_a_file_that_hangs(tmp_path, layout):
 INDEX = 'state/manifest.ocdbt'
 
 
+@bucket_server.SCHEMES
 @pytest.mark.parametrize(
   ('num_processes', 'name'), [(1, 'state/'), (2, 'state/'), (2, INDEX)]
 )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=large
-"""Jobs whose directory is in a bucket of an S3-compatible server."""
+"""Jobs whose directory is in a bucket of a server on loopback."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tests.testing import bucket_server, polling
 job, proxy = bucket_server.job, bucket_server.proxy
 
 
+@bucket_server.SCHEMES
 def test_a_killed_job_continues_bit_for_bit(tmp_path, job, proxy):
   # The job blocks before the marker of its second checkpoint.
   blocked = []
@@ -40,4 +41,4 @@ def test_a_killed_job_continues_bit_for_bit(tmp_path, job, proxy):
   assert list(paths.steps(checkpoints)) == [0, 10, 20]
   assert binary.loss_bits(job) == binary.loss_bits(tmp_path)
   assert not [n for n in job.files() if n.endswith(('.part', '.lock'))]
-  assert not any(name.startswith('s3:') for name in os.listdir())
+  assert not any(name.startswith(('s3:', 'gs:')) for name in os.listdir())

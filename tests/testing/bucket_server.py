@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An S3-compatible server on loopback, and a proxy that injects faults.
+"""Servers of s3:// and gs:// on loopback, and a proxy that injects faults.
 
-The server is moto's, which keeps objects in memory, in a process of its own.
-A test module binds its fixtures `job` and `proxy` to names of its own.
+They keep objects in memory, in processes of their own: moto's server, and
+`gcs_server`. A test module binds the fixtures `job` and `proxy` to names of its
+own; `SCHEMES` are parameters of `proxy`, which is one of s3:// without.
 """
 
-# bazel: deps=@pypi//flask,@pypi//flask_cors,@pypi//moto,@pypi//s3fs
+# bazel: deps=@pypi//flask,@pypi//flask_cors,@pypi//moto
+# bazel: deps=@pypi//gcsfs,@pypi//s3fs
 from __future__ import annotations
 
 import atexit
@@ -13,9 +15,9 @@ import contextlib
 import functools
 import http.client
 import http.server
+import json
 import os
 import socket
-import socketserver
 import subprocess
 import sys
 import threading
@@ -25,17 +27,31 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from pax import storage
-from tests.testing import polling
+from tests.testing import gcs_server, polling
 
-_SERVE = 'import sys; from moto.server import main; main(sys.argv[1:])'
+# Python's words of a server, without its port.
+_SERVERS = {
+  's3': (
+    '-c',
+    'import sys; from moto.server import main; main(sys.argv[1:])',
+    '-H127.0.0.1',
+    '-p',
+  ),
+  'gs': ('-m', gcs_server.__name__),
+}
 _TIMEOUT_SECS = 120
+# Of a body, what a policy needs: the name, in some uploads to gs://.
+_HEAD = {'s3': 16, 'gs': 1024}
 # What a proxy does with a request, by its method and path.
 FORWARD, ERROR_500, CUT, HANG = 'forward', 'error 500', 'cut', 'hang'
 Policy = Callable[[str, str], str]
+SCHEMES = pytest.mark.parametrize('proxy', _SERVERS, indirect=True)
 
 
-def environment(endpoint: str) -> dict[str, str]:
-  """Returns the variables of programs that use the server."""
+def _environment(scheme: str, endpoint: str) -> dict[str, str]:
+  """Returns the variables of programs that use a server."""
+  if scheme == 'gs':
+    return gcs_server.environment(endpoint)
   return {
     'AWS_ENDPOINT_URL': endpoint,
     'AWS_ACCESS_KEY_ID': 'test',
@@ -48,23 +64,27 @@ def environment(endpoint: str) -> dict[str, str]:
   }
 
 
-def _create_bucket(endpoint: str) -> storage.BucketPath:
+def _create_bucket(scheme: str) -> storage.BucketPath:
   name = f'bucket-{uuid.uuid4().hex}'
-  host = endpoint.removeprefix('http://')
+  host = _endpoint(scheme).removeprefix('http://')
   connection = http.client.HTTPConnection(host, timeout=_TIMEOUT_SECS)
-  connection.request('PUT', f'/{name}')
+  if scheme == 'gs':
+    connection.request('POST', '/storage/v1/b', json.dumps({'name': name}))
+  else:
+    connection.request('PUT', f'/{name}')
   assert connection.getresponse().status == 200
   connection.close()
-  return storage.to_path(f's3://{name}')
+  return storage.to_path(f'{scheme}://{name}')
 
 
 @pytest.fixture
-def proxy() -> Iterator[Proxy]:
+def proxy(request: pytest.FixtureRequest) -> Iterator[Proxy]:
   """A proxy, which programs find by their environment."""
-  proxy = Proxy(_endpoint())
+  proxy = Proxy(getattr(request, 'param', 's3'))
   try:
     with pytest.MonkeyPatch.context() as patch:
-      for name, value in environment(proxy.endpoint).items():
+      environment = _environment(proxy.scheme, proxy.endpoint)
+      for name, value in environment.items():
         patch.setenv(name, value)
       storage._filesystem.cache_clear()
       yield proxy
@@ -76,19 +96,22 @@ def proxy() -> Iterator[Proxy]:
 @pytest.fixture
 def job(proxy: Proxy) -> storage.BucketPath:
   """The directory of a job in a new bucket behind the proxy."""
-  return _create_bucket(_endpoint()) / 'run'
+  return _create_bucket(proxy.scheme) / 'run'
 
 
 class Proxy:
   """Forwards requests to a server, except those that a policy makes fail."""
 
-  def __init__(self, endpoint: str):
-    # Replaced while it runs.
+  def __init__(self, scheme: str):
+    self.scheme = scheme
+    # Replaced while it runs. A request of gs:// has the method and the path of
+    # that of s3:// which does the same to an object.
     self.policy: Policy = lambda method, path: FORWARD
     # (method, path, action) of each request.
     self.requests: list[tuple[str, str, str]] = []
     self._released = threading.Event()
-    self._server = _Server(('127.0.0.1', 0), _handler(self, endpoint))
+    handler = _handler(self, _endpoint(scheme))
+    self._server = gcs_server.Server(('127.0.0.1', 0), handler)
     self.endpoint = f'http://127.0.0.1:{self._server.server_address[1]}'
     self._thread = threading.Thread(target=self._server.serve_forever)
     self._thread.start()
@@ -105,15 +128,6 @@ class Proxy:
     self._released.wait()
 
 
-class _Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
-  daemon_threads = True
-  # Clients connect by many threads at the same time.
-  request_queue_size = 128
-
-  def handle_error(self, request, client_address) -> None:
-    pass  # Clients that are killed.
-
-
 def _handler(
   proxy: Proxy, endpoint: str
 ) -> type[http.server.BaseHTTPRequestHandler]:
@@ -126,17 +140,21 @@ def _handler(
       pass
 
     def _handle(self) -> None:
-      action = proxy.policy(self.command, self.path)
-      proxy.requests.append((self.command, self.path, action))
+      length = int(self.headers.get('Content-Length') or 0)
+      head = self.rfile.read(min(length, _HEAD[proxy.scheme]))
+      method, path = self.command, self.path
+      if proxy.scheme == 'gs':
+        method, path = gcs_server.operation(method, path, head)
+      action = proxy.policy(method, path)
+      proxy.requests.append((method, path, action))
       if action == HANG:
         proxy.hang()
       if action in (CUT, HANG):
-        # In the middle of the body.
-        self.rfile.read(min(self._length(), 16))
+        # In the middle of a large body.
         self.close_connection = True
         self.connection.shutdown(socket.SHUT_RDWR)
         return
-      body = self.rfile.read(self._length())
+      body = head + self.rfile.read(length - len(head))
       if action == ERROR_500:
         self._answer(500, {}, b'<Error><Code>InternalError</Code></Error>')
         return
@@ -148,9 +166,6 @@ def _handler(
         self._answer(
           response.status, dict(response.getheaders()), response.read()
         )
-
-    def _length(self) -> int:
-      return int(self.headers.get('Content-Length') or 0)
 
     def _answer(
       self, status: int, headers: dict[str, str], body: bytes
@@ -174,13 +189,13 @@ def _handler(
 
 
 @functools.cache
-def _endpoint() -> str:
-  """Starts the server, which ends with this process; returns its URL."""
+def _endpoint(scheme: str) -> str:
+  """Starts a server, which ends with this process; returns its URL."""
   with socket.socket() as free:
     free.bind(('127.0.0.1', 0))
     port = free.getsockname()[1]
   process = subprocess.Popen(
-    [sys.executable, '-c', _SERVE, '-H', '127.0.0.1', '-p', str(port)],
+    [sys.executable, *_SERVERS[scheme], str(port)],
     stdout=subprocess.DEVNULL,
     stderr=subprocess.DEVNULL,
     env={**os.environ, 'PYTHONPATH': os.pathsep.join(filter(None, sys.path))},
