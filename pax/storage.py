@@ -490,11 +490,11 @@ def _filesystem(scheme: str) -> Any:
   if scheme == 's3':
     filesystem.retries = _S3FS_ATTEMPTS
   elif scheme == 'gs':
+    # gcsfs depends on it, Pax does not.
+    aiohttp = importlib.import_module('aiohttp')
     # As a number it is that of a whole request, however large, and gcsfs does
     # not repeat what exceeds it.
-    filesystem.requests_timeout = importlib.import_module(
-      'aiohttp'
-    ).ClientTimeout(
+    filesystem.requests_timeout = aiohttp.ClientTimeout(
       sock_connect=_CONNECT_SECS, sock_read=filesystem.requests_timeout
     )
   return filesystem
