@@ -4,8 +4,7 @@
     sudo python3 tools/bare_root.py trixie /tmp/trixie ./bazelw test //...
 
 debootstrap makes the root in the folder from the mirror of this machine; APT
-installs there what README.md names, and in an Ubuntu what CONTRIBUTING.md adds.
-A second command finds the root and the
+installs there what README.md names. A second command finds the root and the
 clone as the first one left them. The root has the network of this machine and
 its configuration of pip and npm. Processes and mounts of a command end with it.
 """
@@ -21,9 +20,8 @@ import sys
 from collections.abc import Mapping, Sequence
 
 _REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
-# Those of README.md, and of CONTRIBUTING.md for Ubuntu.
+# Those of README.md.
 PACKAGES = ('g++', 'git', 'npm', 'python3-dev', 'python3-pip')
-_UBUNTU_PACKAGES = ('debian-archive-keyring',)
 # Without it, programs trust no server.
 _BASE = 'ca-certificates'
 _USER = 'newcomer'
@@ -81,11 +79,6 @@ def mirror(suite: str) -> str:
       ' update, or pass --mirror'
     )
   return found.stdout.splitlines()[0]
-
-
-def packages(suite: str) -> tuple[str, ...]:
-  """Returns what a suite needs to build the tree."""
-  return PACKAGES + _UBUNTU_PACKAGES * (suite in _UBUNTU)
 
 
 def variables(suite: str) -> dict[str, str]:
@@ -196,7 +189,7 @@ def main(argv: Sequence[str]) -> int:
   parser.add_argument('root', type=pathlib.Path, help='a folder')
   parser.add_argument('--mirror', help='default: that of the APT sources')
   parser.add_argument(
-    '--packages', nargs='*', help='default: what the suite needs for bazelw'
+    '--packages', nargs='*', default=PACKAGES, help='default: for bazelw'
   )
   parser.add_argument('command', nargs=argparse.REMAINDER)
   options = parser.parse_args(argv)
@@ -208,8 +201,7 @@ def main(argv: Sequence[str]) -> int:
   except MissingError as e:
     print(f'bare_root: {e}', file=sys.stderr)
     return 1
-  names = options.packages
-  install(root, packages(options.suite) if names is None else names)
+  install(root, options.packages)
   return run(root, options.command, env=env).returncode
 
 

@@ -77,7 +77,7 @@ def test_the_commands_of_the_readme(root):
   assert code == 1
   assert 'this machine lacks: python3\n' in output
   assert 'this machine lacks: pip of python3 (python3-pip)\n' in output
-  bare_root.install(root.path, bare_root.packages(root.suite))
+  bare_root.install(root.path, bare_root.PACKAGES)
   code, output = root.output(*_TRAIN)
   assert code == 0, output
   assert re.search(r'step 20/20 +loss \d', output)

@@ -59,15 +59,6 @@ def test_the_readme_names_the_packages_of_a_bare_debian():
   assert f'`{" ".join(command)}`' in ' '.join(words)
 
 
-def test_contributing_names_what_a_bare_ubuntu_needs_besides():
-  words = pathlib.Path('CONTRIBUTING.md').read_text().split()
-  assert {'`debian-archive-keyring`', '`BAZELW_MIRROR`'} <= set(words)
-  assert set(bare_root.packages('noble')) - set(bare_root.PACKAGES) == {
-    'debian-archive-keyring'
-  }
-  assert bare_root.packages('trixie') == bare_root.PACKAGES
-
-
 def test_the_wheel_of_bazel_and_the_changelog_have_the_version():
   text = pathlib.Path('tools/wheel/wheel.bzl').read_text()
   assert f'\nVERSION = "{pax.__version__}"\n' in text

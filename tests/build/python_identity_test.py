@@ -66,3 +66,21 @@ def test_programs_contain_it():
     first, second = f.readline(), f.readline()
   exe, *_, identity = _facts(sys.executable)
   assert (first, second) == (f'#!{exe}\n', f'# {identity}\n')
+
+
+@pytest.mark.parametrize(
+  'version', [(3, 10, 12, 'final', 0), (3, 11, 0, 'candidate', 1)]
+)
+def test_a_version_without_packages_is_refused(version):
+  program = (
+    f'import runpy, sys; sys.version_info = {version};'
+    f' runpy.run_path({str(_IDENTITY)!r}, run_name="__main__")'
+  )
+  done = subprocess.run(
+    [sys.executable, '-I', '-S', '-c', program],
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert done.returncode == 1 and not done.stdout
+  assert 'set PAX_PYTHON to a Python 3.11 to 3.14' in done.stderr

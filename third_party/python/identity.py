@@ -54,7 +54,18 @@ def digest(files: list[pathlib.Path]) -> str:
   return total.hexdigest()
 
 
+def check_version() -> None:
+  """Exits with a message if no locked package is for this version."""
+  major, minor, _, level, _ = sys.version_info
+  # The rules of packages take 3.11.0rc1 for older than 3.11.
+  if (major, minor) < (3, 11) or level != 'final':
+    version = sys.version.split()[0]
+    wanted = 'a Python 3.11 to 3.14'
+    sys.exit(f'its version is {version}; set PAX_PYTHON to {wanted}')
+
+
 def main() -> None:
+  check_version()
   version = ' '.join(sys.version.split())
   print(os.path.realpath(sys.executable))
   print(sysconfig.get_path('include'))

@@ -52,7 +52,7 @@ def _impl(rctx):
     python = find_python(rctx)
     res = rctx.execute([python, "-I", "-S", rctx.path(rctx.attr._identity)])
     if res.return_code:
-        fail("cannot ask %s about itself: %s" % (python, res.stderr))
+        fail("%s cannot build the tree: %s" % (python, res.stderr))
     exe, include, version, suffix, key = res.stdout.strip().split("\n")
     rctx.watch(exe)
     if not rctx.path(include + "/Python.h").exists:
