@@ -26,6 +26,9 @@ from pax.summaries import mfu
 from praxis import base_input, base_layer, pax_fiddle, py_utils
 from tests.pax import tiny
 
+# How long a batch waits for the signal that came with it.
+_SIGNAL_SECS = 0.5
+
 NestedMap = py_utils.NestedMap
 # A program measures its CPU by matmuls, which take a fifth of its time with the
 # default, on cores that other tests use.
@@ -81,6 +84,9 @@ class StoppedRows(CountedRows):
     if asked and not os.path.exists(self.sent):
       with open(self.sent, 'x', encoding='utf-8'):
         os.kill(os.getpid(), signal.SIGTERM)
+      # On a loaded machine the thread that acts on signals may run after the
+      # last batch.
+      time.sleep(_SIGNAL_SECS)
     return batch
 
 
