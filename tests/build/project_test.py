@@ -59,6 +59,15 @@ def test_the_readme_names_the_packages_of_a_bare_debian():
   assert f'`{" ".join(command)}`' in ' '.join(words)
 
 
+def test_contributing_names_what_a_bare_ubuntu_needs_besides(monkeypatch):
+  monkeypatch.delenv('BAZELW_MIRROR', raising=False)
+  monkeypatch.setattr(bare_root, 'mirror', lambda suite: suite)
+  words = pathlib.Path('CONTRIBUTING.md').read_text().split()
+  assert bare_root.variables('trixie') == {}
+  (name,) = bare_root.variables('noble')
+  assert f'`{name}`' in words
+
+
 def test_the_wheel_of_bazel_and_the_changelog_have_the_version():
   text = pathlib.Path('tools/wheel/wheel.bzl').read_text()
   assert f'\nVERSION = "{pax.__version__}"\n' in text

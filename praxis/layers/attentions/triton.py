@@ -33,8 +33,8 @@ def reason_against(
     spec: of the attention.
     mesh: over which the arrays are sharded; empty for one device.
   """
-  if py_utils.target_platform() != 'gpu':
-    return 'the platform cpu'
+  if (platform := py_utils.target_platform()) != 'gpu':
+    return f'the platform {platform}'
   if reason := cudnn.reason_against_process():
     return reason
   if importlib.util.find_spec(_BACKEND) is None:
