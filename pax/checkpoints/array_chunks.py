@@ -55,7 +55,7 @@ class Span:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredArray:
-  """An array whose chunks are all stored, not compressed."""
+  """An array whose chunks are stored, not compressed."""
 
   leaf: jax.ShapeDtypeStruct
   chunk_shape: tuple[int, ...]
@@ -139,6 +139,8 @@ def find(
   sizes: Mapping[str, int],
   name: str,
   leaf: jax.ShapeDtypeStruct,
+  *,
+  is_partial: bool = False,
 ) -> StoredArray | None:
   """Returns the array of a leaf; None if TensorStore has to read it.
 
@@ -147,6 +149,7 @@ def find(
     sizes: Sizes of the data files by path below the checkpoint.
     name: Name of the leaf.
     leaf: Its shape and dtype.
+    is_partial: Whether chunks may be missing.
   """
   if 0 in leaf.shape:
     # Orbax does not save arrays without elements.
@@ -170,6 +173,8 @@ def find(
   chunks: dict[tuple[int, ...], bytes | Location] = {}
   for cell in itertools.product(*grid):
     value = values.get(f'{prefix}{separator.join(map(str, cell)) or 0}')
+    if value is None and is_partial:
+      continue
     if value is None or not _is_whole(value, num_bytes, sizes):
       return None
     chunks[cell] = value

@@ -106,13 +106,9 @@ class Layout(Protocol, Generic[SnapshotT]):
     """
     ...
 
-  def release(self, snapshot: SnapshotT) -> None:
-    """Frees a host copy, whether it was written or not."""
-    ...
-
 
 class OrbaxLayout:
-  """A directory with one OCDBT database, which Orbax writes."""
+  """A directory with one OCDBT database, in the format of Orbax."""
 
   is_folder = True
 
@@ -154,9 +150,6 @@ class OrbaxLayout:
   ) -> None:
     paths.commit(staging, final)
 
-  def release(self, snapshot: orbax_format.Snapshot) -> None:
-    snapshot.release()
-
 
 class LeafLayout:
   """A directory with one TensorStore per leaf."""
@@ -187,9 +180,6 @@ class LeafLayout:
     data = json.dumps(verification.create_metadata(step), indent=2).encode()
     (staging / paths.METADATA_FILE).write_bytes(data)
     return {paths.METADATA_FILE: manifest.entry(data)}
-
-  def release(self, snapshot: dict[str, host_arrays.HostArray]) -> None:
-    pass
 
   def commit(
     self,
@@ -232,9 +222,6 @@ class FileLayout:
       file.parent.mkdir(exist_ok=True)
       file.write_text(text)
     return {}
-
-  def release(self, snapshot: dict[str, np.ndarray]) -> None:
-    pass
 
   def commit(
     self,

@@ -20,9 +20,6 @@ from pax.checkpoints import (
 )
 from pax.checkpoints.types import CheckpointError
 
-# Files of a leaf have at most this size.
-_CHUNK_BYTES = 64 * 2**20
-
 
 def write_leaves(
   final: pathlib.Path, leaves: Iterable[tuple[str, np.ndarray]], step: int
@@ -64,7 +61,7 @@ def write_leaves(
 def _in_chunks(value: np.ndarray) -> host_arrays.HostArray:
   """Returns views of the array with the size of a file each."""
   shape = tensorstore_format.chunk_shape(
-    value.shape, value.dtype.itemsize, _CHUNK_BYTES
+    value.shape, value.dtype.itemsize, tensorstore_format.MAX_CHUNK_BYTES
   )
   starts = [
     range(0, size, part) for size, part in zip(value.shape, shape, strict=True)

@@ -450,11 +450,8 @@ class FileCheckpointer:
     self._pool.shutdown(wait=False)
 
   def _write(self, contents: writing.Contents[Any]) -> None:
-    try:
-      with self._deadline.limiting():
-        self._write_checkpoint(contents)
-    finally:
-      self._layout.release(contents.snapshot)
+    with self._deadline.limiting():
+      self._write_checkpoint(contents)
 
   def _write_checkpoint(self, contents: writing.Contents[Any]) -> None:
     name = paths.checkpoint_name(contents.step, self._kind)

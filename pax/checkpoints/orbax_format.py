@@ -15,26 +15,24 @@ Importing this module imports Orbax, which takes most of a second.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
-import functools
+import dataclasses
 import json
 import pathlib
-import sys
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
 from etils import epath
-from etils.epath import gpath
 
 from pax import storage
 from pax.checkpoints import (
   background_flush,
+  database_writer,
   host_arrays,
   manifest,
   paths,
@@ -46,138 +44,84 @@ from praxis import py_utils
 
 Path = pathlib.Path
 
-_LOOP_IS_CLOSED = 'Event loop is closed'
 _STEP_METADATA = '_CHECKPOINT_METADATA'
 _SHARDINGS = '_sharding'
-# Chunks larger than this are split, so that they are written in parallel and
-# other meshes read less than a shard.
-_MAX_CHUNK_BYTES = 64 * 2**20
 # Files of the database, of each process, and the limits of their size. They are
 # written, flushed and read in parallel.
 _NUM_DATA_FILES = 16
 _MIN_FILE_BYTES = 16 * 2**20
 _MAX_FILE_BYTES = 2**31
-# Processes with a replica of a shard each write a part of it from this size.
-_MIN_PARALLEL_BYTES = 2**20
-# Arrays from this size are not read again for the checksums of their files.
-_MIN_CHECKSUM_BYTES = 2**20
 
 
-class _Pending(Protocol):
-  """What Orbax calls a future: it is running, and `result` waits for it."""
+@dataclasses.dataclass(frozen=True)
+class _Leaf:
+  """What Orbax saves of an array."""
 
-  def result(self, timeout: float | None = None) -> Any: ...
+  array: host_arrays.HostArray
+  sharding: jax.sharding.Sharding
 
 
-class _ArrayHandler(ocp.type_handlers.ArrayHandler):
-  """Orbax's handler of the arrays of one save."""
+class _LeafHandler(ocp.type_handlers.TypeHandler):
+  """Writes leaves as Orbax writes arrays of JAX, which it restores as such."""
 
   def __init__(self) -> None:
-    super().__init__(
-      # Parts of replicas are computed by programs that are compiled first:
-      # worth it only where several processes share the work.
-      use_replica_parallel=jax.process_count() > 1,
-      min_slice_bytes_for_replica_parallel=_MIN_PARALLEL_BYTES,
-      # It opens a TensorStore per array, a fifth of the time of small arrays.
-      enable_write_sharding_file=False,
-    )
-    # The writes of the last call.
-    self.pending: Sequence[_Pending] = ()
     # By the name that the array has in the database.
-    self.shardings: dict[str, jax.sharding.Sharding] = {}
-    self.arrays: dict[str, host_arrays.HostArray] = {}
+    self.leaves: dict[str, _Leaf] = {}
+
+  def typestr(self) -> str:
+    """Returns the type by which Orbax finds its own handler to restore them."""
+    return ocp.type_handlers.ArrayHandler().typestr()
 
   async def serialize(
-    self, values: Any, infos: Any, args: Any = None
-  ) -> Sequence[_Pending]:
-    # Orbax's writes 128 files at once, of which none is complete, and could be
-    # flushed, before most are written.
-    context = tensorstore_format.create_context()
-    for value, info in zip(values, infos, strict=True):
-      self.shardings[info.name] = value.sharding
-      info.ts_context = context
-      # Without a limit of bytes, all arrays are one transaction: the database
-      # has one version, and its data are written once.
-      info.byte_limiter = None
-    self.pending = await super().serialize(values, infos, args)
-    self.arrays = _host_copies(values, infos)
-    return self.pending
+    self,
+    values: Sequence[_Leaf],
+    infos: Sequence[ocp.type_handlers.ParamInfo],
+    args: Sequence[ocp.SaveArgs] | None = None,
+  ) -> Sequence[Any]:
+    """Writes the database of this process; on return nothing is pending."""
+    for leaf, info in zip(values, infos, strict=True):
+      self.leaves[info.name] = leaf
+    folder = pathlib.Path(infos[0].parent_dir)
+    database_writer.write(
+      folder / _process_folder(jax.process_index()),
+      {name: leaf.array for name, leaf in self.leaves.items()},
+      file_bytes=infos[0].ocdbt_target_data_file_size,
+    )
+    return ()
 
+  async def deserialize(self, infos: Any, args: Any = None) -> Sequence[Any]:
+    """Is not called."""
+    raise NotImplementedError('Orbax restores arrays by its own handler')
 
-class _CreatedDirectory(gpath.PosixGPath):
-  """A directory that exists.
-
-  Threads of Orbax share the object that holds a `_DeferredDirectory`. A thread
-  may test its type, and then find what another thread has put in its place.
-  """
-
-  async def await_creation(self) -> epath.Path:
-    """Returns the directory."""
-    return self
-
-
-class _DeferredDirectory:
-  """A directory that Orbax awaits before it writes.
-
-  It is a PathAwaitingCreation in the interface of `async_save`.
-  """
-
-  def __init__(self, created: futures.Future[epath.Path], name: str):
-    self._created = created
-    self._name = name
-
-  @property
-  def path(self) -> epath.Path:
-    """The directory below the checkpoint."""
-    return epath.Path(self._name)
-
-  def __truediv__(self, name: str) -> _DeferredDirectory:
-    return _DeferredDirectory(self._created, f'{self._name}/{name}')
-
-  async def await_creation(self) -> epath.Path:
-    """Returns the absolute path once the directory exists."""
-    if self._created.done():
-      return self._created.result()
-    return await asyncio.wrap_future(self._created)
+  async def metadata(self, infos: Any) -> Sequence[Any]:
+    """Is not called."""
+    raise NotImplementedError('Orbax restores arrays by its own handler')
 
 
 class Snapshot:
-  """Host copy of a state, held by the threads of Orbax that write it."""
+  """Host copy of a state."""
 
   def __init__(self, state: State):
-    """Copies the shards that this process writes from the devices."""
+    """Copies the parts that this process writes from the devices."""
     arrays = paths.flatten(state)
     self._shapes: Shapes = {
       name: (tuple(array.shape), array.dtype.name)
       for name, array in arrays.items()
     }
     self._variables = _variables_metadata(state)
-    self._created: futures.Future[epath.Path] = futures.Future()
-    registry = ocp.type_handlers.create_type_handler_registry()
-    array_handler = _ArrayHandler()
-    registry.add(jax.Array, array_handler)
-    handler = ocp.PyTreeCheckpointHandler(
-      type_handler_registry=registry,
-      # Weights hardly compress.
-      use_compression=False,
-    )
-    # Orbax refuses arrays without elements; `shapes` has them.
-    state = jax.tree.map(lambda x: x if x.size else None, state)
-    args = ocp.args.PyTreeSave(
-      state,
-      jax.tree.map(
-        lambda _: ocp.SaveArgs(chunk_byte_size=_MAX_CHUNK_BYTES), state
-      ),
-      ocdbt_target_data_file_size=_data_file_bytes(state),
-    )
-    directory = _DeferredDirectory(self._created, paths.STATE_FOLDER)
-    self._saves = _run(handler.async_save(directory, args=args)) or ()
-    self._pending = array_handler.pending
-    self._shardings = array_handler.shardings
-    self._arrays = array_handler.arrays
+    self._file_bytes = _data_file_bytes(state)
+    copies = host_arrays.snapshot(arrays)
+    leaves = {
+      # Orbax refuses arrays without elements; `shapes` has them.
+      name: _Leaf(copies[name], array.sharding) if array.size else None
+      for name, array in arrays.items()
+    }
+    self._state = paths.unflatten(state, leaves)
+    # By the name that the array has in the database.
+    self._shardings: dict[str, jax.sharding.Sharding] = {}
 
   def write(self, staging: Path) -> dict[str, manifest.Entry]:
-    """Writes the shards of this process, once; returns its manifest entries.
+    """Writes the parts of this process, once; returns its manifest entries.
 
     Args:
       staging: Directory of the checkpoint.
@@ -185,13 +129,47 @@ class Snapshot:
     Raises:
       OSError: A file cannot be written.
     """
-    _ignore_late_callbacks()
     own = f'{paths.STATE_FOLDER}/{_process_folder(jax.process_index())}'
     with background_flush.BackgroundFlush(staging, own) as flush:
-      self._write_database(staging)
-      return flush.finish(lambda: self._complete(staging, own))
+      leaves = self._write_state(staging)
+      self._state = None
+      self._shardings = {name: leaf.sharding for name, leaf in leaves.items()}
+      arrays = {name: leaf.array for name, leaf in leaves.items()}
+      return flush.finish(lambda: self._complete(staging, own, arrays))
 
-  def _complete(self, staging: Path, own: str) -> dict[str, manifest.Entry]:
+  def _write_state(self, staging: Path) -> dict[str, _Leaf]:
+    """Writes the database of this process; process 0 writes the key paths.
+
+    Args:
+      staging: Directory of the checkpoint.
+
+    Returns:
+      The leaves by the name that the array has in the database.
+    """
+    handler = _LeafHandler()
+    registry = ocp.type_handlers.create_type_handler_registry(
+      # Orbax warns if it has none of arrays.
+      (jax.Array, ocp.type_handlers.ArrayHandler()),
+      (_Leaf, handler),
+    )
+    checkpoint_handler = ocp.PyTreeCheckpointHandler(
+      type_handler_registry=registry
+    )
+    args = ocp.args.PyTreeSave(
+      self._state, ocdbt_target_data_file_size=self._file_bytes
+    )
+    with _anchored_state(staging) as folder:
+      folder.mkdir(exist_ok=True)
+      (folder.parent / paths.METADATA_FILE).mkdir(exist_ok=True)
+      checkpoint_handler.save(epath.Path(folder), args=args)
+    return handler.leaves
+
+  def _complete(
+    self,
+    staging: Path,
+    own: str,
+    arrays: Mapping[str, host_arrays.HostArray],
+  ) -> dict[str, manifest.Entry]:
     """Returns the manifest entries of the database of this process.
 
     The only process completes the state meanwhile.
@@ -199,8 +177,8 @@ class Snapshot:
     Args:
       staging: Directory of the checkpoint.
       own: Path of the database below it.
+      arrays: The arrays that it has, by name.
     """
-    arrays, self._arrays = self._arrays, {}
     with futures.ThreadPoolExecutor(1, 'checksums') as pool:
       entries = pool.submit(
         written_checksums.file_entries, staging, own, arrays
@@ -208,18 +186,6 @@ class Snapshot:
       if jax.process_count() == 1:
         self._complete_state(staging)
       return entries.result()
-
-  def _write_database(self, staging: Path) -> None:
-    with _anchored_state(staging) as folder:
-      folder.mkdir(exist_ok=True)
-      (folder.parent / paths.METADATA_FILE).mkdir(exist_ok=True)
-      self._created.set_result(_CreatedDirectory(folder))
-      try:
-        for save in self._saves:
-          save.result()
-      except BaseException:
-        self._join()
-        raise
 
   def finish(
     self,
@@ -278,40 +244,6 @@ class Snapshot:
       _merge_databases(folder, others / paths.STATE_FOLDER if others else None)
       (folder / _SHARDINGS).write_text(_serialize_shardings(self._shardings))
 
-  def release(self) -> None:
-    """Ends the threads of Orbax if nothing has been written."""
-    if not self._created.done():
-      self._created.set_exception(RuntimeError('the checkpoint was given up'))
-    self._join()
-
-  def _join(self) -> None:
-    # After an error the other threads must not write any more: the directory
-    # will be deleted.
-    for pending in self._pending:
-      with contextlib.suppress(BaseException):
-        pending.result()
-
-
-def _host_copies(
-  values: Sequence[jax.Array], infos: Sequence[ocp.type_handlers.ParamInfo]
-) -> dict[str, host_arrays.HostArray]:
-  """Returns the large arrays that have been copied to the host, by name.
-
-  Of several processes each writes a part of the replicas of a shard, whose
-  copies only Orbax has, and most do not write the shapes of the chunks.
-
-  Args:
-    values: The arrays.
-    infos: What Orbax has about each.
-  """
-  if jax.process_count() > 1:
-    return {}
-  return {
-    info.name: host_arrays.view(value)
-    for value, info in zip(values, infos, strict=True)
-    if value.nbytes >= _MIN_CHECKSUM_BYTES
-  }
-
 
 def _merge_databases(folder: Path, others: storage.Path | None) -> None:
   """Writes the database that refers to those of all processes.
@@ -329,7 +261,7 @@ def _merge_databases(folder: Path, others: storage.Path | None) -> None:
     parts = {name: others / name for name in names}
   parts |= {path.name: path for path in folder.iterdir()}
   prefix = _process_folder('')
-  tensorstore_format.merge_databases(
+  database_writer.merge(
     folder, {k: v for k, v in parts.items() if k.startswith(prefix)}
   )
 
@@ -348,30 +280,6 @@ def _anchored_state(staging: Path) -> Any:
     tensorstore_format.raise_as(OSError, staging / paths.STATE_FOLDER, 'Orbax'),
   ):
     yield anchored / paths.STATE_FOLDER
-
-
-def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
-  # In a thread: the caller may have an event loop.
-  with futures.ThreadPoolExecutor(1) as pool:
-    return pool.submit(asyncio.run, coroutine).result()
-
-
-@functools.cache
-def _ignore_late_callbacks() -> None:
-  """Silences the writes that end after another one has failed.
-
-  Orbax has closed their event loop by then, and Python would print a traceback
-  for each.
-  """
-  show = sys.unraisablehook
-
-  def hook(unraisable: Any) -> None:
-    error = unraisable.exc_value
-    is_late = isinstance(error, RuntimeError) and str(error) == _LOOP_IS_CLOSED
-    if not is_late:
-      show(unraisable)
-
-  sys.unraisablehook = hook
 
 
 def _data_file_bytes(state: State) -> int:

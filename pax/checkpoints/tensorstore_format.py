@@ -3,9 +3,9 @@
 
     checkpoint_00000100/state/mdl_vars.params.lm.softmax.w/{.zarray,0.0,0.1,...}
 
-Chunks divide the shards, so that processes never write to the same file. A
-restore reads for each device only the chunks of its shard, independent of the
-mesh that saved the state.
+Chunks divide the parts that processes write, so that no two write to the same
+file. A restore reads for each device only the chunks of its shard, independent
+of the mesh that saved the state.
 """
 
 from __future__ import annotations
@@ -39,14 +39,8 @@ Path = storage.Path
 
 ZARRAY = '.zarray'
 _OCDBT_MANIFEST = 'manifest.ocdbt'
-_OCDBT_CACHE = 'cache_pool#ocdbt'
-# As Orbax configures databases: the metadata of arrays are in the nodes. Nodes
-# of other databases with this configuration are taken over as they are.
-_OCDBT_CONFIG = {
-  'manifest_kind': 'single',
-  'max_inline_value_bytes': 1024,
-  'max_decoded_node_bytes': 10**8,
-}
+# The cache of `create_context` for the nodes of databases.
+OCDBT_CACHE = 'cache_pool#ocdbt'
 # Written by Orbax: key paths of the leaves in an OCDBT database.
 _ORBAX_METADATA = '_METADATA'
 _SEQUENCE_KEY = 1
@@ -66,7 +60,9 @@ _DATABASE_FILE = re.compile(r'state/ocdbt\.process_\d+/d/.+')
 _CHUNK_FILE = re.compile(r'.+/\d+(\.\d+)*')
 # TensorStore's JSON specification of a key-value store.
 KvStore = dict[str, Any]
-_MAX_CHUNK_BYTES = 64 * 2**20
+# Chunks larger than this are split, so that they are written in parallel and
+# other meshes read less than a shard.
+MAX_CHUNK_BYTES = 64 * 2**20
 _THREADS = 8
 # JAX copies arrays at other addresses.
 _ALIGNMENT = 64
@@ -141,43 +137,6 @@ class LeafReader:
       return dict(zip(abstract, arrays, strict=True))
 
 
-def merge_databases(folder: pathlib.Path, parts: Mapping[str, Path]) -> None:
-  """Writes an OCDBT database that refers to the values of others.
-
-  Args:
-    folder: Directory of the database.
-    parts: Directories of the others by the name below `folder` that they will
-      have.
-
-  Raises:
-    ValueError: TensorStore cannot read or write them.
-  """
-  import tensorstore as ts
-
-  layers: list[dict[str, Any]] = [{'base': storage.kvstore(folder)}]
-  for name, part in parts.items():
-    prefix = f'{name}/'
-    base = storage.kvstore(part)
-    layers.append({'base': base, 'prefix': prefix, 'strip_prefix': len(prefix)})
-  stack = {'driver': 'kvstack', 'layers': layers}
-  context = create_context()
-
-  def open_database(path: str, **settings: Any) -> ts.KvStore:
-    base = {**stack, 'path': path}
-    spec = {'driver': 'ocdbt', 'base': base, **settings}
-    return ts.KvStore.open(spec, context=context).result()
-
-  # No other process writes it: without a manifest of the configuration alone.
-  merged = open_database('', config=_OCDBT_CONFIG, assume_config=True)
-  transaction = ts.Transaction(atomic=True)
-  for name in sorted(parts):
-    source = open_database(f'{name}/')
-    source.experimental_copy_range_to(
-      merged.with_transaction(transaction)
-    ).result()
-  transaction.commit_async().result()
-
-
 def is_database(files: Collection[str]) -> bool:
   """Returns whether a checkpoint with these files has an OCDBT database."""
   return f'{paths.STATE_FOLDER}/{_OCDBT_MANIFEST}' in files
@@ -229,32 +188,30 @@ def chunk_shape(
 def _write_leaf(
   directory: Path, name: str, array: HostArray, context: Any
 ) -> list[tuple[str, manifest.Entry]]:
-  if not array.shards:
+  if not array.parts:
     return []
   path = directory / paths.STATE_FOLDER / name
-  chunk = chunk_shape(array.shard_shape, array.dtype.itemsize, _MAX_CHUNK_BYTES)
+  metadata = chunked_metadata(array)
   with raise_as(OSError, path):
-    store = _open(storage.kvstore(path), context, zarr_metadata(array, chunk))
-    for index, shard in array.shards:
+    store = open_array(storage.kvstore(path), context, metadata).result()
+    for index, part in array.parts:
       # The snapshot is never modified: TensorStore need not copy it.
       store[index].write(
-        shard, can_reference_source_data_indefinitely=True
+        part, can_reference_source_data_indefinitely=True
       ).result()
   return [
     (f'{paths.STATE_FOLDER}/{name}/{file}', manifest.entry(data))
-    for file, data in _chunk_files(array, chunk)
+    for file, data in _chunk_files(array, metadata['chunks'])
   ] + [(f'{paths.STATE_FOLDER}/{name}/{ZARRAY}', _file_entry(path / ZARRAY))]
 
 
 def _chunk_files(
-  array: HostArray, chunk: tuple[int, ...]
+  array: HostArray, chunk: Sequence[int]
 ) -> Iterator[tuple[str, np.ndarray]]:
   """Yields (file name, contents) of the chunks of an array."""
-  for index, shard in array.shards:
-    starts = [part.start for part in index]
-    counts = [
-      size // part for size, part in zip(shard.shape, chunk, strict=True)
-    ]
+  for index, part in array.parts:
+    starts = [axis.start for axis in index]
+    counts = [n // size for n, size in zip(part.shape, chunk, strict=True)]
     for cell in itertools.product(*map(range, counts)):
       inside = tuple(
         slice(i * size, (i + 1) * size)
@@ -264,7 +221,7 @@ def _chunk_files(
         str(start // size + i)
         for start, size, i in zip(starts, chunk, cell, strict=True)
       )
-      yield file or '0', shard[inside]
+      yield file or '0', part[inside]
 
 
 def _leaf_stores(directory: Path) -> dict[str, KvStore]:
@@ -292,7 +249,7 @@ def _ocdbt_stores(folder: Path) -> dict[str, KvStore]:
     name: {
       'driver': 'ocdbt',
       'base': storage.kvstore(folder.absolute()),
-      'cache_pool': _OCDBT_CACHE,
+      'cache_pool': OCDBT_CACHE,
       'path': prefix,
     }
     for name, prefix in database_prefixes(folder).items()
@@ -345,7 +302,7 @@ def _read_leaf(
     empty = np.zeros(abstract.shape, abstract.dtype)
     return place(abstract, lambda index: empty[index])
   with raise_as(CorruptCheckpointError, path):
-    store = _open(kvstore or storage.kvstore(path), context)
+    store = open_array(kvstore or storage.kvstore(path), context).result()
   # Replicas of a shard share one read.
   shards: dict[str, np.ndarray] = {}
 
@@ -413,8 +370,14 @@ def _shape_of(
   path: Path, kvstore: KvStore, context: Any
 ) -> tuple[tuple[int, ...], str]:
   with raise_as(CorruptCheckpointError, path):
-    store = _open(kvstore, context)
+    store = open_array(kvstore, context).result()
   return tuple(store.shape), store.dtype.name
+
+
+def chunked_metadata(array: HostArray) -> dict[str, Any]:
+  """Returns the metadata of an array whose chunks divide its parts."""
+  shape = chunk_shape(array.part_shape, array.dtype.itemsize, MAX_CHUNK_BYTES)
+  return zarr_metadata(array, shape)
 
 
 def zarr_metadata(
@@ -449,16 +412,29 @@ def create_context() -> Any:
       # and so is every intermediate version of a database.
       'file_io_sync': False,
       # The nodes of a database, which are read for each array.
-      _OCDBT_CACHE: {'total_bytes_limit': 10**8},
+      OCDBT_CACHE: {'total_bytes_limit': 10**8},
       **storage.TENSORSTORE_CONTEXT,
     }
   )
 
 
-def _open(
-  kvstore: KvStore, context: Any, metadata: dict[str, Any] | None = None
+def open_array(
+  kvstore: KvStore,
+  context: Any,
+  metadata: dict[str, Any] | None = None,
+  transaction: Any = None,
 ) -> Any:
-  """Opens an array; with `metadata` creates it if missing."""
+  """Opens an array; with `metadata` creates it if missing, to write it.
+
+  Args:
+    kvstore: Where the array is.
+    context: That of `create_context`.
+    metadata: The metadata of zarr of a new array.
+    transaction: The transaction of the writes, if any.
+
+  Returns:
+    TensorStore's future of the array.
+  """
   import tensorstore as ts
 
   spec: dict[str, Any] = {'driver': 'zarr', 'kvstore': kvstore}
@@ -473,7 +449,8 @@ def _open(
     read=True,
     write=writes,
     context=context,
-  ).result()
+    transaction=transaction,
+  )
 
 
 @contextlib.contextmanager

@@ -25,6 +25,9 @@ from pax.checkpoints import (
 )
 from pax.checkpoints.host_arrays import HostArray
 
+# The bytes of smaller arrays are read from their files.
+_MIN_ARRAY_BYTES = 2**20
+
 
 def file_entries(
   checkpoint: pathlib.Path, database: str, arrays: Mapping[str, HostArray]
@@ -34,7 +37,7 @@ def file_entries(
   Args:
     checkpoint: The checkpoint.
     database: Path of the database below it, which is complete.
-    arrays: Arrays that it contains, by name.
+    arrays: The parts of arrays that it contains, by name.
 
   Raises:
     OSError: A file cannot be read.
@@ -44,6 +47,9 @@ def file_entries(
     for name, size in storage.file_sizes(checkpoint / database).items()
   }
   known: dict[str, dict[manifest.Part, int]] = {}
+  arrays = {
+    k: v for k, v in arrays.items() if _num_bytes(v) >= _MIN_ARRAY_BYTES
+  }
   if arrays:
     with tensorstore_format.raise_as(OSError, checkpoint / database):
       values = chunk_index.read_values(checkpoint, database)
@@ -61,6 +67,10 @@ def file_entries(
   return manifest.file_entries(checkpoint, sizes, known)
 
 
+def _num_bytes(array: HostArray) -> int:
+  return sum(part.nbytes for _, part in array.parts)
+
+
 def _contents(
   index: chunk_index.ChunkIndex,
   sizes: Mapping[str, int],
@@ -75,10 +85,10 @@ def _contents(
     index: Where the chunks are.
     sizes: Sizes of the files.
     name: Name of the array.
-    array: Its values.
+    array: Its parts.
   """
   leaf = jax.ShapeDtypeStruct(array.shape, array.dtype)
-  stored = array_chunks.find(index, sizes, name, leaf)
+  stored = array_chunks.find(index, sizes, name, leaf, is_partial=True)
   if stored is None:
     return []
-  return list(stored.contents([array_chunks.Shard(*x) for x in array.shards]))
+  return list(stored.contents([array_chunks.Shard(*x) for x in array.parts]))

@@ -87,7 +87,8 @@ class _StateHandler:
     final.parent.mkdir(parents=True, exist_ok=True)
     pool = futures.ThreadPoolExecutor(1, 'checkpoint')
     barriers = coordination_service.Barriers(final.name, TIMEOUT_SECS)
-    pending = pool.submit(_write, layout, final, snapshot, step, barriers)
+    contents = writing.Contents(snapshot, step)
+    pending = pool.submit(writing.write, layout, final, contents, barriers)
     pool.shutdown(wait=False)
     return [pending]
 
@@ -321,19 +322,6 @@ def reregister_type_handlers(
 ) -> None:
   """Does nothing: each leaf holds its metadata in its own directory."""
   del tensorstore_metadata_key
-
-
-def _write(
-  layout: layouts.Layout[Any],
-  final: Path,
-  snapshot: Any,
-  step: int,
-  barriers: coordination_service.Barriers,
-) -> None:
-  try:
-    writing.write(layout, final, writing.Contents(snapshot, step), barriers)
-  finally:
-    layout.release(snapshot)
 
 
 def _open_checkpoint(directory: PathLike) -> CheckpointReader:

@@ -18,13 +18,12 @@ from pax import experiment_registry, storage, working_copy
 from pax.checkpoints import (
   array_reader,
   checkpoint_reader,
+  database_writer,
   layouts,
   manifest,
   metadata_copy,
-  orbax_format,
   paths,
   staging,
-  tensorstore_format,
   writing,
 )
 from tests.integration import experiments
@@ -36,7 +35,7 @@ _ARRAY_READERS = (array_reader.ArrayReader,)
 _METADATA_COPIES = (metadata_copy.MetadataCopy,)
 _COPIES = (working_copy.WorkingCopy,)
 _OBJECTS = (storage.BucketPath,)
-_DATABASES = (tensorstore_format,)
+_DATABASES = (database_writer,)
 _BEFORE, _AFTER = 'before', 'after'
 # Moment, name of the function, and the objects that have it.
 POINTS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
@@ -61,11 +60,12 @@ POINTS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
   'nothing is read': (_BEFORE, 'read', _READERS),
   'the state is read': (_AFTER, 'read', _READERS),
 }
-# Of layouts that Orbax writes.
+# Of the layout of Orbax.
 ORBAX_POINTS = {
-  'Orbax begins to write': (_BEFORE, '_CreatedDirectory', (orbax_format,)),
-  'the databases are not merged': (_BEFORE, 'merge_databases', _DATABASES),
-  'the databases are merged': (_AFTER, 'merge_databases', _DATABASES),
+  'Orbax begins to write': (_BEFORE, 'write', _DATABASES),
+  'the database of the process is written': (_AFTER, 'write', _DATABASES),
+  'the databases are not merged': (_BEFORE, 'merge', _DATABASES),
+  'the databases are merged': (_AFTER, 'merge', _DATABASES),
 }
 # Of local directories.
 LOCAL_POINTS = {

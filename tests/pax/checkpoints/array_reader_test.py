@@ -7,7 +7,6 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -78,8 +77,7 @@ def test_reads_every_dtype_onto_other_shardings(
   tmp_path, monkeypatch, layout, saved_spec, restored_spec
 ):
   # Parts of chunks are read by several threads, and in several groups.
-  for module in (orbax_format, tensorstore_format):
-    monkeypatch.setattr(module, '_MAX_CHUNK_BYTES', 6000)
+  monkeypatch.setattr(tensorstore_format, 'MAX_CHUNK_BYTES', 6000)
   monkeypatch.setattr(array_reader, '_TASK_BYTES', 1000)
   monkeypatch.setattr(array_reader, '_BUFFER_BYTES', 300)
   monkeypatch.setattr(array_reader, '_GROUP_BYTES', 3000)
@@ -109,13 +107,13 @@ def test_reads_leaves_without_a_sharding(tmp_path):
 
 
 def test_a_compressed_database_is_read_by_tensorstore(tmp_path, monkeypatch):
-  handler = ocp.PyTreeCheckpointHandler
+  """Orbax compresses by default."""
+  metadata = tensorstore_format.chunked_metadata
   monkeypatch.setattr(
-    ocp,
-    'PyTreeCheckpointHandler',
-    lambda **kwargs: handler(**{**kwargs, 'use_compression': True}),
+    tensorstore_format,
+    'chunked_metadata',
+    lambda array: {**metadata(array), 'compressor': {'id': 'zstd', 'level': 1}},
   )
-  monkeypatch.setattr(orbax_format, '_step_metadata', lambda staging: {})
   directory = saved_states.save(tmp_path, steps=(5,))
   path = directory / 'checkpoint_00000005'
   entries = manifest.read(path)

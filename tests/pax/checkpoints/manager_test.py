@@ -349,8 +349,8 @@ def test_two_leaves_of_one_name_are_refused():
 
 def test_replicated_leaves_are_written_once():
   snapshot = host_arrays.snapshot(paths.flatten(saved_states.state(8)))
-  assert len(snapshot['step'].shards) == 1
-  assert len(snapshot['mdl_vars.params.rows'].shards) == 8
+  assert len(snapshot['step'].parts) == 1
+  assert len(snapshot['mdl_vars.params.rows'].parts) == 8
 
 
 def test_digit_directories_are_read(tmp_path):

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=medium
-"""Checkpoints that Orbax writes, and which Orbax opens without this library."""
+"""Checkpoints in the format of Orbax, which opens them without this library."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import shutil
-import threading
-from concurrent import futures
 
 import jax
 import jax.numpy as jnp
@@ -19,14 +17,14 @@ import pytest
 from etils import epath
 
 from pax import checkpoints
-from pax.checkpoints import orbax_format, paths
+from pax.checkpoints import (
+  database_writer,
+  orbax_format,
+  paths,
+  tensorstore_format,
+)
 from pax.checkpoints.checkpoint_reader import CheckpointReader
 from tests.testing import saved_states, trees
-
-
-def _threads_of_orbax():
-  names = ('array_type_handler', 'serialize_shardings')
-  return [t.name for t in threading.enumerate() if t.name.startswith(names)]
 
 
 def _write(directory, snapshot):
@@ -159,7 +157,7 @@ def test_masked_and_empty_nodes_and_arrays_without_elements(tmp_path):
 
 
 def test_large_shards_are_written_in_chunks(tmp_path, monkeypatch):
-  monkeypatch.setattr(orbax_format, '_MAX_CHUNK_BYTES', 128)
+  monkeypatch.setattr(tensorstore_format, 'MAX_CHUNK_BYTES', 128)
   saved_states.save(tmp_path)
   target = saved_states.state(8)
   restored = saved_states.checkpointer(tmp_path).restore(trees.abstract(target))
@@ -167,53 +165,25 @@ def test_large_shards_are_written_in_chunks(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('is_moved', [False, True])
-def test_a_directory_that_vanishes_before_the_write(tmp_path, is_moved):
-  """Nothing appears at the old path, and no thread goes on."""
+def test_a_directory_that_vanishes_before_the_write(
+  tmp_path, monkeypatch, is_moved
+):
+  """Nothing appears at the old path."""
   job = tmp_path / 'job'
-  snapshot = orbax_format.Snapshot(saved_states.state(1))
-  created = snapshot._created
 
-  class Vanishing:
-    def done(self):
-      return created.done()
+  def vanish(*args, write=database_writer.write, **kwargs):
+    if is_moved:
+      job.rename(tmp_path / 'moved')
+    else:
+      shutil.rmtree(job)
+    write(*args, **kwargs)
 
-    def set_result(self, path):
-      if is_moved:
-        job.rename(tmp_path / 'moved')
-      else:
-        shutil.rmtree(job)
-      created.set_result(path)
-
-  snapshot._created = Vanishing()
+  monkeypatch.setattr(database_writer, 'write', vanish)
   # A directory that was moved is missed when the databases are merged.
   message = f"'{job}'" if is_moved else f'Orbax failed at {job}/'
   with pytest.raises(OSError, match=message):
-    _write(job, snapshot)
+    _write(job, orbax_format.Snapshot(saved_states.state(1)))
   assert not job.exists()
-  assert not _threads_of_orbax()
-
-
-def test_a_checkpoint_that_is_given_up_leaves_no_threads(tmp_path):
-  snapshot = orbax_format.Snapshot(saved_states.state(1))
-  assert _threads_of_orbax()
-  snapshot.release()
-  assert not _threads_of_orbax()
-
-
-def test_threads_of_orbax_share_the_directory(tmp_path, monkeypatch):
-  """A thread tests the type of the directory; another one resolves it then."""
-  created = []
-  result = futures.Future.set_result
-  monkeypatch.setattr(
-    futures.Future,
-    'set_result',
-    lambda self, value: created.append(value) or result(self, value),
-  )
-  _write(tmp_path, orbax_format.Snapshot(saved_states.state(2)))
-  (directory,) = (x for x in created if isinstance(x, epath.Path))
-  info = ocp.type_handlers.ParamInfo(name='a', parent_dir=directory)
-  asyncio.run(info.await_path_creation())
-  assert asyncio.run(info.parent_dir.await_creation()) == directory
 
 
 def test_saves_below_an_event_loop(tmp_path):

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import json
 
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
+from pax.checkpoints.checkpoint_reader import CheckpointReader
 from tests.integration import binary
 from tests.testing import programs
 
@@ -16,9 +20,14 @@ _MODULE = 'tests.pax.checkpoints.save_by_two'
 
 
 @pytest.fixture(scope='module')
-def messages(tmp_path_factory):
+def directory(tmp_path_factory):
+  """The job directory of both processes."""
+  return tmp_path_factory.mktemp('job')
+
+
+@pytest.fixture(scope='module')
+def messages(directory):
   """The messages of both processes."""
-  directory = tmp_path_factory.mktemp('job')
   address = f'localhost:{binary.free_port()}'
   processes = [
     programs.Program(
@@ -60,3 +69,29 @@ def test_the_deadline_names_the_process_that_is_missing(messages):
     " 'temporary files are removed' within 2 s"
   )
   assert 'after the others had stopped waiting' in second['late']
+
+
+@pytest.mark.parametrize('layout', ['database', 'leaves'])
+def test_replicas_of_large_arrays_divide_the_writing(
+  directory, messages, layout
+):
+  (path,) = (directory / layout / 'checkpoints').iterdir()
+  written = [
+    sum(size for size, _ in json.loads(file.read_text())['files'].values())
+    for file in path.glob('**/manifest/process_*')
+  ]
+  # Three arrays of 4 MiB, each once.
+  assert written == pytest.approx([6 * 2**20, 6 * 2**20], abs=2**14)
+  values = np.arange(2**20, dtype=np.float32).reshape(1024, 1024)
+  sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  leaf = jax.ShapeDtypeStruct(values.shape, values.dtype, sharding=sharding)
+  abstract = dict.fromkeys(('replicated', 'sharded', 'columns'), leaf)
+  restored = [CheckpointReader(path).read(abstract)]
+  if layout == 'database':
+    args = ocp.args.PyTreeRestore(
+      abstract, ocp.checkpoint_utils.construct_restore_args(abstract)
+    )
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+      restored.append(checkpointer.restore(path / 'state', args))
+  for array in (array for state in restored for array in state.values()):
+    np.testing.assert_array_equal(array, values)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One of two processes that save and restore together.
+"""One of two processes with two devices that save and restore together.
 
     python -m tests.pax.checkpoints.save_by_two ADDRESS INDEX DIR
 
@@ -29,6 +29,7 @@ def main(address: str, process: str, directory: str) -> None:
   """Saves steps 0 to 3, of which one fails and one is left out."""
   index = int(process)
   jax.config.update('jax_platforms', 'cpu')
+  jax.config.update('jax_num_cpu_devices', 2)
   jax.config.update('jax_cpu_collectives_implementation', 'gloo')
   jax.distributed.initialize(address, 2, index)
   failures = []
@@ -53,6 +54,8 @@ def main(address: str, process: str, directory: str) -> None:
   restored = checkpointer.restore(trees.abstract(state))
   messages['restored'] = [restored.step, restored.input_state]
   messages['replica'] = _restore_by_one_replica(directory)
+  for layout, use_ocdbt in (('database', True), ('leaves', False)):
+    _save_large_arrays(f'{directory}/{layout}', use_ocdbt)
   impatient = checkpoints.create_checkpointer(
     checkpoints.CheckpointOptions(timeout_secs=_TIMEOUT_SECS), directory
   )
@@ -68,6 +71,30 @@ def main(address: str, process: str, directory: str) -> None:
     path.name for path in pathlib.Path(directory, 'checkpoints').iterdir()
   )
   print(json.dumps(messages), flush=True)
+
+
+def _save_large_arrays(folder: str, use_ocdbt: bool) -> None:
+  checkpointer = checkpoints.create_checkpointer(
+    checkpoints.CheckpointOptions(use_ocdbt=use_ocdbt), folder
+  )
+  mesh = jax.make_mesh((2, 2), ('replica', 'model'))
+  spec = PartitionSpec
+  specs = {
+    'replicated': spec(),
+    'sharded': spec('model'),
+    'columns': spec(None, 'model'),
+  }
+  # A mesh of other devices than those of a part.
+  with jax.set_mesh(mesh):
+    checkpointer.save(0, {k: _numbers(mesh, v) for k, v in specs.items()})
+  checkpointer.close()
+
+
+def _numbers(mesh: jax.sharding.Mesh, spec: PartitionSpec) -> jax.Array:
+  values = np.arange(2**20, dtype=np.float32).reshape(1024, 1024)
+  return jax.make_array_from_callback(
+    values.shape, NamedSharding(mesh, spec), lambda i: values[i]
+  )
 
 
 def _restore_by_one_replica(directory: str) -> list[Any]:

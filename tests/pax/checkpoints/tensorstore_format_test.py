@@ -8,7 +8,7 @@ import shutil
 
 import tensorstore as ts
 
-from pax.checkpoints import chunk_index, tensorstore_format
+from pax.checkpoints import chunk_index, database_writer
 
 
 def open_database(folder, **settings):
@@ -35,7 +35,7 @@ def test_a_database_refers_to_those_of_other_folders(tmp_path):
         database.write(key, value).result()
     transaction.commit_async().result()
   own = folders[0]
-  tensorstore_format.merge_databases(own, parts)
+  database_writer.merge(own, parts)
   # The values stay where they are.
   assert sum(file.stat().st_size for file in own.glob('d/*')) < 5000
   for name, part in parts.items():

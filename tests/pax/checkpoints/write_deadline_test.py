@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 from pax import atomic_file, checkpoints, storage
-from pax.checkpoints import orbax_format, paths, write_deadline
+from pax.checkpoints import database_writer, paths, write_deadline
 from tests.testing import polling, saved_states
 
 
@@ -69,9 +69,7 @@ def test_a_save_that_hangs_is_an_error(tmp_path, hang, layout, method):
 def test_a_write_that_hangs_is_an_error(tmp_path, monkeypatch):
   released = threading.Event()
   monkeypatch.setattr(
-    orbax_format.Snapshot,
-    '_write_database',
-    lambda self, staging: released.wait(),
+    database_writer, 'write', lambda *args, **kwargs: released.wait()
   )
   saver = saved_states.checkpointer(
     tmp_path, asynchronous=False, timeout_secs=0.1

@@ -15,9 +15,11 @@ from pax import checkpoints
 from pax.checkpoints import (
   array_reader,
   chunk_index,
+  database_writer,
   manifest,
   orbax_format,
   tensorstore_format,
+  written_checksums,
 )
 from tests.testing import saved_states, trees
 
@@ -38,7 +40,7 @@ def bytes_read(monkeypatch):
     return checksum(directory, name, start, size)
 
   monkeypatch.setattr(manifest, 'checksum', counted)
-  monkeypatch.setattr(orbax_format, '_MIN_CHECKSUM_BYTES', 1)
+  monkeypatch.setattr(written_checksums, '_MIN_ARRAY_BYTES', 1)
   return sizes
 
 
@@ -55,7 +57,7 @@ def test_every_dtype_and_sharding(
   tmp_path, monkeypatch, bytes_read, spec, chunk_bytes
 ):
   # Smaller chunks are not consecutive in the memory of a shard.
-  monkeypatch.setattr(orbax_format, '_MAX_CHUNK_BYTES', chunk_bytes)
+  monkeypatch.setattr(tensorstore_format, 'MAX_CHUNK_BYTES', chunk_bytes)
   mesh = jax.make_mesh((2, 2), ('x', 'y'), devices=jax.devices()[:4])
   values = np.random.default_rng(0).integers(0, 2, (8, 12, 4))
   arrays = {name: jnp.asarray(values, name) for name in _DTYPES}
@@ -78,17 +80,16 @@ def test_only_the_nodes_of_the_database_are_read(tmp_path, bytes_read):
 
 
 def test_a_bit_that_is_written_wrongly_is_found(tmp_path, monkeypatch):
-  write_database = orbax_format.Snapshot._write_database
+  write_database = database_writer.write
   damaged = []
 
-  def write(snapshot, staging):
-    write_database(snapshot, staging)
-    folder = staging / 'state/ocdbt.process_0/d'
-    file = max(folder.iterdir(), key=lambda file: file.stat().st_size)
+  def write(folder, *args, **kwargs):
+    write_database(folder, *args, **kwargs)
+    file = max((folder / 'd').iterdir(), key=lambda file: file.stat().st_size)
     saved_states.flip_bit(file, 4 * file.stat().st_size)
     damaged.append(file.name)
 
-  monkeypatch.setattr(orbax_format.Snapshot, '_write_database', write)
+  monkeypatch.setattr(database_writer, 'write', write)
   state = {'w': jnp.arange(2.0**19)}
   path, snapshot, entries = _write(tmp_path, state)
   entries |= snapshot.finish(path, {})

@@ -62,7 +62,7 @@ def test_a_checkpoint_holds_what_is_on_the_host():
   made, state, _ = _trained([1, 2, 1], offloaded=True, num_steps=1)
   named = {str(i): x for i, x in enumerate(jax.tree.leaves(state.opt_states))}
   for name, array in host_arrays.snapshot(named).items():
-    for index, piece in array.shards:
+    for index, piece in array.parts:
       np.testing.assert_array_equal(piece, np.asarray(named[name])[index])
   spec = jax.tree.leaves(made.state_metadata)
   for x, metadata in zip(jax.tree.leaves(state), spec, strict=True):
