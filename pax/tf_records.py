@@ -12,48 +12,13 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
+import google_crc32c
 import jax
 import numpy as np
 
-try:
-  import google_crc32c
-except ImportError:
-  HAS_FAST_CHECKSUM = False
-else:
-  # Whether checksums are computed in C, faster than files are read.
-  HAS_FAST_CHECKSUM = google_crc32c.implementation == 'c'
-
-# The polynomial of CRC-32C, bits reversed (RFC 3720).
-_POLYNOMIAL = 0x82F63B78
 _MASK_DELTA = 0xA282EAD8
 # Wire types of protocol buffers.
 _VARINT, _FIXED_64, _LENGTH_DELIMITED, _FIXED_32 = 0, 1, 2, 5
-
-
-def _make_table() -> tuple[int, ...]:
-  table = []
-  for value in range(256):
-    for _ in range(8):
-      value = (value >> 1) ^ (_POLYNOMIAL if value & 1 else 0)
-    table.append(value)
-  return tuple(table)
-
-
-_TABLE = _make_table()
-
-
-def crc32c(data: bytes) -> int:
-  """Returns the CRC-32C of `data`."""
-  if HAS_FAST_CHECKSUM:
-    return google_crc32c.value(data)
-  return _crc32c(data)
-
-
-def _crc32c(data: bytes) -> int:
-  crc = 0xFFFFFFFF
-  for byte in data:
-    crc = _TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-  return crc ^ 0xFFFFFFFF
 
 
 def write(file: BinaryIO, records: Iterable[bytes]) -> None:
@@ -247,6 +212,6 @@ def _varint(value: int) -> bytes:
 
 
 def _checksum(data: bytes) -> bytes:
-  crc = crc32c(data)
+  crc = google_crc32c.value(data)
   rotated = (crc >> 15 | crc << 17) & 0xFFFFFFFF
   return struct.pack('<I', (rotated + _MASK_DELTA) & 0xFFFFFFFF)

@@ -75,7 +75,6 @@ OPTIONAL = {
   'array_record',
   'datasets',
   'dp_accounting',
-  'google_crc32c',
   'grain',
   'ipykernel',
   'lingvo',

@@ -9,8 +9,8 @@ python=${PAX_PYTHON:-python3.11}
 "$python" -m venv "$venv"
 "$venv/bin/pip" install -q --require-hashes --no-deps \
   -r third_party/pip/requirements_lowest_lock.txt
-"$venv/bin/pip" install -q -c third_party/pip/requirements_lowest_lock.txt -e . \
-  beartype pytest
+"$venv/bin/pip" install -q --no-deps -e .
+"$venv/bin/pip" install -q beartype pytest
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 JAX_PLATFORMS=cpu "$venv/bin/pax" --exp=tasks.lm.params.quickstart.TinyLm \

@@ -8,16 +8,14 @@ The keys are those of zarr: `PREFIX.zarray` is the metadata of an array, and
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
-import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from pax import storage
-from pax.checkpoints import manifest, paths, tensorstore_format
+from pax.checkpoints import manifest, ocdbt_nodes, paths, tensorstore_format
 from pax.checkpoints.types import CorruptCheckpointError, Shapes
 
 Path = storage.Path
@@ -114,38 +112,12 @@ def read_values(folder: Path, name: str) -> dict[str, bytes | Location]:
     name: Path of the database below it.
 
   Raises:
-    ValueError: TensorStore cannot read the index.
+    ValueError: The index is damaged.
+    OSError: A file of it cannot be read.
   """
-  import tensorstore as ts
-
-  store = ts.KvStore.open(
-    storage.kvstore((folder / name).absolute()),
-    context=tensorstore_format.create_context(),
-  ).result()
-  dump = functools.partial(ts.ocdbt.dump, store)
-  root = dump().result()['versions'][-1]['root']['location']
-  return dict(_entries(dump, root, '', name))
-
-
-def _entries(
-  dump: Any, node: str, prefix: str, database: str
-) -> Iterator[tuple[str, bytes | Location]]:
-  """Yields the keys below a node of the B-tree of a database."""
-  for entry in dump(node=node).result()['entries']:
-    if 'location' in entry:
-      common = entry['subtree_common_prefix'].decode()
-      yield from _entries(
-        dump, entry['location'], f'{prefix}{common}', database
-      )
-      continue
-    value = entry.get('inline_value')
-    if value is None:
-      value = _parse_location(entry['indirect_value'], database)
-    yield f'{prefix}{entry["key"].decode()}', value
-
-
-def _parse_location(text: str, database: str) -> Location:
-  """Returns the location of `value:BASE:PATH:OFFSET:SIZE`, with escapes."""
-  _, base, path, offset, size = text.split(':')
-  file = urllib.parse.unquote(base) + urllib.parse.unquote(path)
-  return Location(f'{database}/{file}', int(offset), int(size))
+  return {
+    key: value
+    if isinstance(value, bytes)
+    else Location(f'{name}/{value.file}', value.offset, value.size)
+    for key, value in ocdbt_nodes.read_values(folder / name)
+  }

@@ -19,9 +19,7 @@ _MAX_THREADS = 64
 class RecordFiles:
   """Records of several files, indexed in the order of the files.
 
-  Construction reads the length of every record. `read` verifies checksums if
-  the package google-crc32c is installed: in Python that takes longer than
-  decoding an image.
+  Construction reads the length of every record; `read` verifies checksums.
   """
 
   def __init__(self, paths: Sequence[str]):
@@ -49,11 +47,10 @@ class RecordFiles:
     with open(self._paths[file], 'rb', buffering=0) as f:
       content = os.pread(f.fileno(), size + 4, start)
     data, checksum = content[:size], content[size:]
-    if tf_records.HAS_FAST_CHECKSUM:
-      if not tf_records.is_intact(data, checksum):
-        raise record_sources.UnreadableRecordError(
-          f'{self.where(index)} is damaged: its checksum differs'
-        )
+    if not tf_records.is_intact(data, checksum):
+      raise record_sources.UnreadableRecordError(
+        f'{self.where(index)} is damaged: its checksum differs'
+      )
     return data
 
   def where(self, index: int) -> str:

@@ -13,9 +13,9 @@ from pax import checkpoints
 from pax.checkpoints import chunk_index
 
 
-def _write(checkpoint, values, max_node_bytes):
+def _write(checkpoint, values, max_node_bytes, **config):
   folder = checkpoint / 'state'
-  folder.mkdir(parents=True)
+  folder.mkdir(parents=True, exist_ok=True)
   # No leaf: the keys are any.
   (folder / '_METADATA').write_text('{"tree_metadata": {}}')
   store = ts.KvStore.open(
@@ -25,6 +25,7 @@ def _write(checkpoint, values, max_node_bytes):
       'config': {
         'max_decoded_node_bytes': max_node_bytes,
         'max_inline_value_bytes': 8,
+        **config,
       },
     }
   ).result()
@@ -35,10 +36,14 @@ def _write(checkpoint, values, max_node_bytes):
 
 # A single node, and a tree of several levels.
 @pytest.mark.parametrize('max_node_bytes', [10**6, 400])
-def test_values_and_their_locations(tmp_path, max_node_bytes):
+@pytest.mark.parametrize('compression', [None, {'id': 'zstd'}])
+def test_values_and_their_locations(tmp_path, max_node_bytes, compression):
   checkpoint = tmp_path / 'a:b%20c'
   values = {f'layer:{i % 7}/{i:03d}': b'x' * i for i in range(1, 100)}
-  _write(checkpoint, values, max_node_bytes)
+  # Values of an older version.
+  older = dict.fromkeys(values, b'old')
+  for version in (older, values):
+    _write(checkpoint, version, max_node_bytes, compression=compression)
   index = chunk_index.read_database(checkpoint).values
   assert {key for key, x in index.items() if isinstance(x, bytes)} == {
     key for key, x in values.items() if len(x) <= 8
@@ -55,8 +60,27 @@ def test_damage_is_an_error(tmp_path):
   _write(tmp_path, {'key': b'value'}, 10**6)
   for file in (tmp_path / 'state/d').iterdir():
     file.write_bytes(bytes(file.stat().st_size))
-  with pytest.raises(checkpoints.CorruptCheckpointError, match='TensorStore'):
+  with pytest.raises(checkpoints.CorruptCheckpointError, match='OCDBT'):
     chunk_index.read_database(tmp_path)
+
+
+@pytest.mark.parametrize('file', ['manifest.ocdbt', 'd/*'])
+def test_damage_of_a_node_is_an_error(tmp_path, file):
+  # All values are in the nodes.
+  _write(tmp_path, {f'{i:02d}': b'x' * (i % 8) for i in range(40)}, 300)
+  (path,) = (tmp_path / 'state').glob(file)
+  data = path.read_bytes()
+  flips = [_flipped(data, bit) for bit in range(0, 8 * len(data), 3)]
+  for damaged in (*flips, data[: len(data) // 2], b''):
+    path.write_bytes(damaged)
+    with pytest.raises(checkpoints.CorruptCheckpointError):
+      chunk_index.read_database(tmp_path)
+
+
+def _flipped(data: bytes, bit: int) -> bytes:
+  flipped = bytearray(data)
+  flipped[bit // 8] ^= 1 << bit % 8
+  return bytes(flipped)
 
 
 def test_files_of_leaves(tmp_path):
