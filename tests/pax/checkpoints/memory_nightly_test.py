@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=large
 # bazel: tags=nightly
-"""The memory of a process does not grow over a hundred saves."""
+"""The memory of a process does not grow over hundreds of saves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ import sys
 import numpy as np
 import pytest
 
-_SAVES = 100
+_SAVES = 300
+# The allocator still grows by 0 to 2 KiB. A dictionary of TensorStore's metrics
+# that leaks adds 13.
+_MAX_SLOPE_BYTES = 8 * 2**10
 _ARRAY_BYTES = 2**20
 # 16 arrays; prints the resident bytes after each save.
 _SAVE = """
@@ -39,7 +42,6 @@ checkpointer.close()
 
 @pytest.mark.parametrize('layout', ['ocdbt', 'leaves'])
 def test_memory_over_saves(tmp_path, layout):
-  """A save that kept a copy of one array of 16 would add 1 MiB."""
   words = [tmp_path, layout, str(_ARRAY_BYTES), str(_SAVES)]
   done = subprocess.run(
     [sys.executable, '-c', _SAVE, *words],
@@ -51,5 +53,4 @@ def test_memory_over_saves(tmp_path, layout):
   assert len(resident) == _SAVES
   half = resident[_SAVES // 2 :]
   slope = np.polyfit(np.arange(len(half)), half, 1)[0]
-  # TensorStore leaks 30 KiB per save of Orbax (docs/known_issues.md).
-  assert slope < _ARRAY_BYTES / 8
+  assert slope < _MAX_SLOPE_BYTES
