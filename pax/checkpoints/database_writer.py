@@ -4,15 +4,21 @@
     state/ocdbt.process_0/{manifest.ocdbt,d/...}   the parts of process 0
     state/{manifest.ocdbt,d/...}                   refers to those of all
 
+Orbax finds an array as zarr 2 by its key path with dots. Levanter finds the
+same chunks as zarr 3 by the path with slashes.
+
 TensorStore is called without Orbax, whose calls for metrics and specifications
 leak memory in each save (docs/known_issues.md).
 """
 
 from __future__ import annotations
 
+import json
 import pathlib
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from pax import storage
 from pax.checkpoints import tensorstore_format
@@ -27,6 +33,7 @@ _CONFIG = {
   'max_inline_value_bytes': 1024,
   'max_decoded_node_bytes': 10**8,
 }
+_ZARR3 = 'zarr.json'
 # No other process writes the database: no manifest of the configuration alone
 # comes first.
 _NEW_DATABASE = {'config': _CONFIG, 'assume_config': True}
@@ -85,13 +92,18 @@ def write(
   transaction.commit_async().result()
 
 
-def merge(folder: Path, parts: Mapping[str, storage.Path]) -> None:
+def merge(
+  folder: Path,
+  parts: Mapping[str, storage.Path],
+  zarr3: Mapping[str, Mapping[str, Any]],
+) -> None:
   """Writes a database that refers to the values of others.
 
   Args:
     folder: Directory of the database.
     parts: Directories of the others by the name below `folder` that they will
       have.
+    zarr3: The metadata of zarr 3 of arrays by their names.
 
   Raises:
     ValueError: TensorStore cannot read or write them.
@@ -104,6 +116,7 @@ def merge(folder: Path, parts: Mapping[str, storage.Path]) -> None:
     base = storage.kvstore(part)
     layers.append({'base': base, 'prefix': prefix, 'strip_prefix': len(prefix)})
   stack = {'driver': 'kvstack', 'layers': layers}
+  aliases = {name: name.replace('.', '/') for name in zarr3}
   context = tensorstore_format.create_context()
 
   def open_database(path: str, **settings: Any) -> ts.KvStore:
@@ -111,11 +124,42 @@ def merge(folder: Path, parts: Mapping[str, storage.Path]) -> None:
     spec = {'driver': 'ocdbt', 'base': base, **settings}
     return ts.KvStore.open(spec, context=context).result()
 
-  merged = open_database('', **_NEW_DATABASE)
   transaction = ts.Transaction(atomic=True)
-  for name in sorted(parts):
-    source = open_database(f'{name}/')
-    source.experimental_copy_range_to(
-      merged.with_transaction(transaction)
-    ).result()
+  merged = open_database('', **_NEW_DATABASE).with_transaction(transaction)
+  copies = []
+  for part in sorted(parts):
+    source = open_database(f'{part}/')
+    copies.append(source.experimental_copy_range_to(merged))
+    copies += [
+      (source / f'{name}/').experimental_copy_range_to(merged / f'{alias}/')
+      for name, alias in aliases.items()
+      if alias != name
+    ]
+  for name, alias in aliases.items():
+    merged.write(f'{alias}/{_ZARR3}', json.dumps(zarr3[name])).result()
+  for copy in copies:
+    copy.result()
   transaction.commit_async().result()
+
+
+def zarr3_metadata(array: HostArray) -> dict[str, Any]:
+  """Returns the metadata of zarr 3 of an array that `write` has written."""
+  dtype = np.dtype(array.dtype)
+  zero: Any = np.zeros((), dtype).tolist()
+  if dtype.kind == 'c':
+    zero = [0.0, 0.0]
+  codec: dict[str, Any] = {'name': 'bytes'}
+  if dtype.itemsize > 1:
+    codec['configuration'] = {'endian': 'little'}
+  chunks = tensorstore_format.chunked_metadata(array)['chunks']
+  return {
+    'zarr_format': 3,
+    'node_type': 'array',
+    'shape': list(array.shape),
+    'data_type': dtype.name,
+    'chunk_grid': {'name': 'regular', 'configuration': {'chunk_shape': chunks}},
+    # The names of the chunks are those of zarr 2.
+    'chunk_key_encoding': {'name': 'v2', 'configuration': {'separator': '.'}},
+    'fill_value': zero,
+    'codecs': [codec],
+  }

@@ -6,7 +6,8 @@
       metadata/metadata                    version 1.2 of paxml, shapes
       metadata/train_input/process_0-of-1  not read by Orbax, like the manifest
       metadata/manifest/process_0-of-1.json
-      state/{_METADATA,_sharding}          key paths and shardings
+      state/{_METADATA,_sharding}          key paths and shardings, for Orbax
+      state/metadata.json                  step, for Levanter
       state/{manifest.ocdbt,d/...}         database of all processes, refers to
       state/ocdbt.process_0/{manifest.ocdbt,d/...}   that of each process
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import dataclasses
+import datetime
 import json
 import pathlib
 import time
@@ -46,6 +48,7 @@ Path = pathlib.Path
 
 _STEP_METADATA = '_CHECKPOINT_METADATA'
 _SHARDINGS = '_sharding'
+_LEVANTER_METADATA = 'metadata.json'
 # Files of the database, of each process, and the limits of their size. They are
 # written, flushed and read in parallel.
 _NUM_DATA_FILES = 16
@@ -119,6 +122,7 @@ class Snapshot:
     self._state = paths.unflatten(state, leaves)
     # By the name that the array has in the database.
     self._shardings: dict[str, jax.sharding.Sharding] = {}
+    self._zarr3: dict[str, dict[str, Any]] = {}
 
   def write(self, staging: Path) -> dict[str, manifest.Entry]:
     """Writes the parts of this process, once; returns its manifest entries.
@@ -135,6 +139,10 @@ class Snapshot:
       self._state = None
       self._shardings = {name: leaf.sharding for name, leaf in leaves.items()}
       arrays = {name: leaf.array for name, leaf in leaves.items()}
+      self._zarr3 = {
+        name: database_writer.zarr3_metadata(array)
+        for name, array in arrays.items()
+      }
       return flush.finish(lambda: self._complete(staging, own, arrays))
 
   def _write_state(self, staging: Path) -> dict[str, _Leaf]:
@@ -197,7 +205,7 @@ class Snapshot:
 
     Args:
       staging: Directory of the checkpoint.
-      metadata: Contents of the file `metadata` besides the shapes.
+      metadata: Contents of the file `metadata` besides the shapes, with `step`.
       others: Directory with the files of the other processes, if `staging` has
         only those of this one.
 
@@ -209,6 +217,8 @@ class Snapshot:
     """
     if jax.process_count() > 1:
       self._complete_state(staging, others)
+    levanter_file = staging / paths.STATE_FOLDER / _LEVANTER_METADATA
+    levanter_file.write_text(json.dumps(_levanter_metadata(metadata['step'])))
     contents = {
       **metadata,
       'train_state_metadata': self._variables,
@@ -241,14 +251,17 @@ class Snapshot:
       others: As in `finish`.
     """
     with _anchored_state(staging) as folder:
-      _merge_databases(folder, others / paths.STATE_FOLDER if others else None)
+      parts = _databases(
+        folder, others / paths.STATE_FOLDER if others else None
+      )
+      database_writer.merge(folder, parts, self._zarr3)
       (folder / _SHARDINGS).write_text(_serialize_shardings(self._shardings))
 
 
-def _merge_databases(folder: Path, others: storage.Path | None) -> None:
-  """Writes the database that refers to those of all processes.
-
-  Of those in `others` only the nodes are read, not the values.
+def _databases(
+  folder: Path, others: storage.Path | None
+) -> dict[str, storage.Path]:
+  """Returns the databases of all processes by their names.
 
   Args:
     folder: Directory of the state, with the database of this process.
@@ -261,9 +274,7 @@ def _merge_databases(folder: Path, others: storage.Path | None) -> None:
     parts = {name: others / name for name in names}
   parts |= {path.name: path for path in folder.iterdir()}
   prefix = _process_folder('')
-  database_writer.merge(
-    folder, {k: v for k, v in parts.items() if k.startswith(prefix)}
-  )
+  return {k: v for k, v in parts.items() if k.startswith(prefix)}
 
 
 @contextlib.contextmanager
@@ -274,7 +285,7 @@ def _anchored_state(staging: Path) -> Any:
     OSError: Orbax failed.
   """
   with (
-    # Orbax does not wait for the other writes when one has failed.
+    # When a write of TensorStore has failed, others go on.
     tensorstore_format.anchored(staging, closes_after_error=False) as anchored,
     tensorstore_format.named(anchored, staging),
     tensorstore_format.raise_as(OSError, staging / paths.STATE_FOLDER, 'Orbax'),
@@ -340,6 +351,17 @@ def _step_metadata(staging: Path) -> dict[str, Any]:
     'init_timestamp_nsecs': now,
     'commit_timestamp_nsecs': now,
     'custom_metadata': {},
+  }
+
+
+def _levanter_metadata(step: int) -> dict[str, Any]:
+  """Returns the file by which Levanter finds the root of a checkpoint."""
+  # It compares them with its own, which have no time zone.
+  now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
+  return {
+    'step': step,
+    'timestamp': now.isoformat(),
+    'is_temporary': False,
   }
 
 

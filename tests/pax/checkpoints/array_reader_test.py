@@ -45,7 +45,7 @@ def _arrays(mesh, spec):
 
 def _write_database(path, state):
   snapshot = orbax_format.Snapshot(state)
-  entries = snapshot.write(path) | snapshot.finish(path, {})
+  entries = snapshot.write(path) | snapshot.finish(path, {'step': 1})
   return entries, chunk_index.read_database(path)
 
 

@@ -44,7 +44,8 @@ def test_layout(tmp_path):
     'metadata', 'train_input', 'manifest'
   }  # fmt: skip
   assert {p.name for p in (directory / 'state').iterdir()} == {
-    '_METADATA', '_sharding', 'd', 'manifest.ocdbt', 'ocdbt.process_0'
+    '_METADATA', '_sharding', 'd', 'manifest.ocdbt', 'metadata.json',
+    'ocdbt.process_0',
   }  # fmt: skip
   metadata = json.loads((directory / 'metadata/metadata').read_text())
   assert (metadata['version'], metadata['step']) == (1.2, 0)

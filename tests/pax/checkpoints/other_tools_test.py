@@ -3,14 +3,21 @@
 """Checkpoints, opened by the calls with which MaxText and Levanter open theirs.
 
 The calls are those of AI-Hypercomputer/maxtext e591f30c (2026-08-22) and
-stanford-crfm/levanter 9263f81e (2025-09-26), on trees of ours.
+marin-levanter 0.2.20.dev202606180959, before it stanford-crfm/levanter 9263f81e
+(2025-09-26), on trees of ours.
 """
 
 from __future__ import annotations
 
+import datetime
+import json
+
 import jax
+import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+import tensorstore as ts
 from etils import epath
 from jax.experimental.array_serialization import (
   serialization as array_serialization,
@@ -132,6 +139,7 @@ def test_maxtext_loads_by_the_newer_interface_of_orbax(checkpoint):
 
 
 def test_levanter_reads_the_folders_of_arrays(leaf_checkpoint):
+  """As before OCDBT."""
   target = paths.flatten(saved_states.state(2))
   manager = array_serialization.GlobalAsyncCheckpointManager()
   arrays = manager.deserialize_with_paths(
@@ -142,25 +150,56 @@ def test_levanter_reads_the_folders_of_arrays(leaf_checkpoint):
   _check(restored, paths.flatten(_SAVED), target)
 
 
-def test_levanter_reads_the_arrays_of_a_database(checkpoint):
-  target = paths.flatten(saved_states.state(2))
-  base = {'driver': 'file', 'path': str(checkpoint / 'state')}
-  specs = [
-    {
-      'driver': 'zarr',
-      'kvstore': {
-        'driver': 'ocdbt',
-        'base': base,
-        # The names in the database are key paths.
-        'path': name.replace('_0_', '.0.'),
-      },
-    }
-    for name in target
+def _levanter_spec(state_folder, path=None):
+  """Returns the specification of an array, or of the database."""
+  spec = {
+    'driver': 'zarr3',
+    'kvstore': {
+      'driver': 'ocdbt',
+      'base': {'driver': 'file', 'path': f'{state_folder}/'},
+    },
+  }
+  if path is not None:
+    spec['kvstore']['path'] = path
+  return spec
+
+
+def test_levanter_loads_a_state(checkpoint):
+  """`levanter.checkpoint.load_checkpoint` of the folder `state`."""
+  folder = checkpoint / 'state'
+  # By it Levanter finds the root from the folder of a branch of the tree.
+  metadata = json.loads((folder / 'metadata.json').read_text())
+  assert (metadata['step'], metadata['is_temporary']) == (5, False)
+  assert datetime.datetime.fromisoformat(metadata['timestamp']).tzinfo is None
+  target = saved_states.state(2)
+  names = [
+    '/'.join(map(_key, path)) for path, _ in jax.tree.leaves_with_path(target)
   ]
-  manager = array_serialization.GlobalAsyncCheckpointManager()
-  arrays = manager.deserialize(
-    shardings=[leaf.sharding for leaf in target.values()],
-    tensorstore_specs=specs,
+  store = ts.KvStore.open(_levanter_spec(folder)['kvstore']).result()
+  keys = {key.decode() for key in store.list().result()}
+  assert {f'{name}/zarr.json' for name in names} <= keys
+  arrays = array_serialization.GlobalAsyncCheckpointManager().deserialize(
+    shardings=[leaf.sharding for leaf in jax.tree.leaves(target)],
+    tensorstore_specs=[_levanter_spec(folder, name) for name in names],
   )
-  restored = dict(zip(target, arrays, strict=True))
-  _check(restored, paths.flatten(_SAVED), target)
+  restored = jax.tree.unflatten(jax.tree.structure(target), arrays)
+  _check(restored, _SAVED, target)
+
+
+@pytest.mark.parametrize(
+  'dtype',
+  [
+    'float32', 'float16', 'float64', 'bfloat16', 'float8_e4m3fn', 'float8_e5m2',
+    'bool', 'int4', 'int8', 'uint8', 'uint16', 'int32', 'int64', 'complex64',
+  ],
+)  # fmt: skip
+def test_every_dtype_as_zarr_3(tmp_path, dtype):
+  values = np.random.default_rng(0).integers(0, 2, (4, 6)).astype(dtype)
+  saver = saved_states.checkpointer(tmp_path)
+  with jax.enable_x64(True):
+    saver.save(0, {'a': {'b': jnp.asarray(values)}})
+  saver.close()
+  folder = tmp_path / 'checkpoints/checkpoint_00000000/state'
+  array = ts.open(_levanter_spec(folder, 'a/b')).result()
+  assert array.dtype.name == dtype
+  np.testing.assert_array_equal(array.read().result(), values)

@@ -35,7 +35,7 @@ def test_a_database_refers_to_those_of_other_folders(tmp_path):
         database.write(key, value).result()
     transaction.commit_async().result()
   own = folders[0]
-  database_writer.merge(own, parts)
+  database_writer.merge(own, parts, {})
   # The values stay where they are.
   assert sum(file.stat().st_size for file in own.glob('d/*')) < 5000
   for name, part in parts.items():

@@ -92,7 +92,7 @@ def test_a_bit_that_is_written_wrongly_is_found(tmp_path, monkeypatch):
   monkeypatch.setattr(database_writer, 'write', write)
   state = {'w': jnp.arange(2.0**19)}
   path, snapshot, entries = _write(tmp_path, state)
-  entries |= snapshot.finish(path, {})
+  entries |= snapshot.finish(path, {'step': 1})
   data = {
     name: entries[name] for name in tensorstore_format.data_files(entries)
   }
