@@ -87,8 +87,8 @@ def write(
     for store, array in zip(stores, written.values(), strict=True)
     for index, values in array.parts
   ]
-  for write in writes:
-    write.result()
+  for pending in writes:
+    pending.result()
   transaction.commit_async().result()
 
 
@@ -116,7 +116,7 @@ def merge(
     base = storage.kvstore(part)
     layers.append({'base': base, 'prefix': prefix, 'strip_prefix': len(prefix)})
   stack = {'driver': 'kvstack', 'layers': layers}
-  aliases = {name: name.replace('.', '/') for name in zarr3}
+  paths_of_arrays = {name: name.replace('.', '/') for name in zarr3}
   context = tensorstore_format.create_context()
 
   def open_database(path: str, **settings: Any) -> ts.KvStore:
@@ -127,16 +127,16 @@ def merge(
   transaction = ts.Transaction(atomic=True)
   merged = open_database('', **_NEW_DATABASE).with_transaction(transaction)
   copies = []
-  for part in sorted(parts):
-    source = open_database(f'{part}/')
+  for folder_name in sorted(parts):
+    source = open_database(f'{folder_name}/')
     copies.append(source.experimental_copy_range_to(merged))
     copies += [
-      (source / f'{name}/').experimental_copy_range_to(merged / f'{alias}/')
-      for name, alias in aliases.items()
-      if alias != name
+      (source / f'{name}/').experimental_copy_range_to(merged / f'{path}/')
+      for name, path in paths_of_arrays.items()
+      if path != name
     ]
-  for name, alias in aliases.items():
-    merged.write(f'{alias}/{_ZARR3}', json.dumps(zarr3[name])).result()
+  for name, path in paths_of_arrays.items():
+    merged.write(f'{path}/{_ZARR3}', json.dumps(zarr3[name])).result()
   for copy in copies:
     copy.result()
   transaction.commit_async().result()

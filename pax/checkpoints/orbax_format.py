@@ -67,13 +67,15 @@ class _Leaf:
 class _LeafHandler(ocp.type_handlers.TypeHandler):
   """Writes leaves as Orbax writes arrays of JAX, which it restores as such."""
 
-  def __init__(self) -> None:
+  def __init__(self, array_handler: ocp.type_handlers.ArrayHandler):
+    """Takes the handler by which Orbax restores them."""
+    self._array_handler = array_handler
     # By the name that the array has in the database.
     self.leaves: dict[str, _Leaf] = {}
 
   def typestr(self) -> str:
-    """Returns the type by which Orbax finds its own handler to restore them."""
-    return ocp.type_handlers.ArrayHandler().typestr()
+    """Returns the type of the leaves when they are restored."""
+    return self._array_handler.typestr()
 
   async def serialize(
     self,
@@ -154,10 +156,11 @@ class Snapshot:
     Returns:
       The leaves by the name that the array has in the database.
     """
-    handler = _LeafHandler()
+    array_handler = ocp.type_handlers.ArrayHandler()
+    handler = _LeafHandler(array_handler)
     registry = ocp.type_handlers.create_type_handler_registry(
       # Orbax warns if it has none of arrays.
-      (jax.Array, ocp.type_handlers.ArrayHandler()),
+      (jax.Array, array_handler),
       (_Leaf, handler),
     )
     checkpoint_handler = ocp.PyTreeCheckpointHandler(

@@ -31,14 +31,13 @@ import jax
 import numpy as np
 
 from pax import storage
-from pax.checkpoints import manifest, paths
+from pax.checkpoints import manifest, ocdbt_nodes, paths
 from pax.checkpoints.host_arrays import HostArray, Index
 from pax.checkpoints.types import CorruptCheckpointError, Shapes
 
 Path = storage.Path
 
 ZARRAY = '.zarray'
-_OCDBT_MANIFEST = 'manifest.ocdbt'
 # The cache of `create_context` for the nodes of databases.
 OCDBT_CACHE = 'cache_pool#ocdbt'
 # Written by Orbax: key paths of the leaves in an OCDBT database.
@@ -139,7 +138,7 @@ class LeafReader:
 
 def is_database(files: Collection[str]) -> bool:
   """Returns whether a checkpoint with these files has an OCDBT database."""
-  return f'{paths.STATE_FOLDER}/{_OCDBT_MANIFEST}' in files
+  return f'{paths.STATE_FOLDER}/{ocdbt_nodes.MANIFEST}' in files
 
 
 def data_files(files: Collection[str]) -> set[str]:
@@ -231,7 +230,7 @@ def _leaf_stores(directory: Path) -> dict[str, KvStore]:
     CorruptCheckpointError: An OCDBT database has no legible key paths.
   """
   folder = directory / paths.STATE_FOLDER
-  if (folder / _OCDBT_MANIFEST).exists():
+  if (folder / ocdbt_nodes.MANIFEST).exists():
     return dict(sorted(_ocdbt_stores(folder).items()))
   if not folder.exists():
     leaves = [file.parent for file in directory.glob(f'*/{ZARRAY}')]

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+import tensorstore as ts
 
 from pax.checkpoints.checkpoint_reader import CheckpointReader
 from tests.integration import binary
@@ -85,13 +86,24 @@ def test_replicas_of_large_arrays_divide_the_writing(
   values = np.arange(2**20, dtype=np.float32).reshape(1024, 1024)
   sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   leaf = jax.ShapeDtypeStruct(values.shape, values.dtype, sharding=sharding)
-  abstract = dict.fromkeys(('replicated', 'sharded', 'columns'), leaf)
+  names = ('replicated', 'sharded', 'columns')
+  abstract = {f'params.{name}': leaf for name in names}
   restored = [CheckpointReader(path).read(abstract)]
   if layout == 'database':
+    tree = {'params': dict.fromkeys(names, leaf)}
     args = ocp.args.PyTreeRestore(
-      abstract, ocp.checkpoint_utils.construct_restore_args(abstract)
+      tree, ocp.checkpoint_utils.construct_restore_args(tree)
     )
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-      restored.append(checkpointer.restore(path / 'state', args))
+      restored.append(checkpointer.restore(path / 'state', args)['params'])
+    restored.append({name: _read_zarr3(path, name) for name in names})
   for array in (array for state in restored for array in state.values()):
     np.testing.assert_array_equal(array, values)
+
+
+def _read_zarr3(checkpoint, name):
+  database = {'driver': 'ocdbt', 'base': f'file://{checkpoint}/state/'}
+  kvstore = {**database, 'path': f'params/{name}/'}
+  return (
+    ts.open({'driver': 'zarr3', 'kvstore': kvstore}).result().read().result()
+  )

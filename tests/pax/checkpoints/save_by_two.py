@@ -86,7 +86,9 @@ def _save_large_arrays(folder: str, use_ocdbt: bool) -> None:
   }
   # A mesh of other devices than those of a part.
   with jax.set_mesh(mesh):
-    checkpointer.save(0, {k: _numbers(mesh, v) for k, v in specs.items()})
+    checkpointer.save(
+      0, {'params': {k: _numbers(mesh, v) for k, v in specs.items()}}
+    )
   checkpointer.close()
 
 
