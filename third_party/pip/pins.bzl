@@ -35,10 +35,12 @@ CUDA_TOOLKIT_ANNOTATIONS = {
 # What requirements.in lists for running, not for building and testing.
 RUNTIME = [
     "absl_py",
+    "backports_zstd",
     "etils",
     "fiddle",
     "flax",
     "fsspec",
+    "google_crc32c",
     "grain",
     "isal",
     "jax",
