@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Host copies of the parts of arrays that this process writes.
 
-Of the replicas of a shard one writes it, or, if it is large and there are
-several processes, each replica writes a part of it. Small leaves that are fully
-replicated are distributed over the processes.
+Of the replicas of a shard one writes it, or, if it is large, on the devices and
+there are several processes, each replica writes a part of it. Other leaves that
+are fully replicated are distributed over the processes.
 """
 
 from __future__ import annotations
@@ -107,6 +107,8 @@ class _DividedLeaf:
     part_bytes //= self._num_replicas
     if jax.process_count() == 1 or part_bytes < _MIN_PART_BYTES:
       return None
+    if _is_offloaded(self._leaf):
+      return None
     sizes = enumerate(self._shard_shape)
     return next((i for i, n in sizes if n % self._num_replicas == 0), None)
 
@@ -118,6 +120,12 @@ def _num_replicas(leaf: jax.Array) -> int:
   shard_shape = leaf.sharding.shard_shape(leaf.shape)
   num_shards = math.prod(leaf.shape) // math.prod(shard_shape)
   return len(leaf.sharding.device_set) // num_shards
+
+
+def _is_offloaded(leaf: jax.Array) -> bool:
+  """Returns whether an array is in memory that devices do not compute in."""
+  device: jax.Device = next(iter(leaf.sharding.addressable_devices))
+  return leaf.sharding.memory_kind not in (None, device.default_memory().kind)
 
 
 def _slice(data: jax.Array, axis: int, start: int, size: int) -> jax.Array:

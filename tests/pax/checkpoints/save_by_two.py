@@ -84,11 +84,12 @@ def _save_large_arrays(folder: str, use_ocdbt: bool) -> None:
     'sharded': spec('model'),
     'columns': spec(None, 'model'),
   }
+  arrays = {name: _numbers(mesh, spec) for name, spec in specs.items()}
+  offloaded = arrays['replicated'].sharding.with_memory_kind('pinned_host')
+  arrays['offloaded'] = jax.device_put(arrays['replicated'], offloaded)
   # A mesh of other devices than those of a part.
   with jax.set_mesh(mesh):
-    checkpointer.save(
-      0, {'params': {k: _numbers(mesh, v) for k, v in specs.items()}}
-    )
+    checkpointer.save(0, {'params': arrays})
   checkpointer.close()
 
 
