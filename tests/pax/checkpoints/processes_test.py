@@ -101,6 +101,14 @@ def test_replicas_of_large_arrays_divide_the_writing(
     np.testing.assert_array_equal(array, values)
 
 
+def test_a_process_that_writes_no_array(directory, messages):
+  (path,) = (directory / 'scalar' / 'checkpoints').iterdir()
+  assert not (path / 'state/ocdbt.process_1').exists()
+  sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  leaf = jax.ShapeDtypeStruct((), np.float32, sharding=sharding)
+  assert CheckpointReader(path).read({'params.w': leaf}) == {'params.w': 0}
+
+
 def _read_zarr3(checkpoint, name):
   database = {'driver': 'ocdbt', 'base': f'file://{checkpoint}/state/'}
   kvstore = {**database, 'path': f'params/{name}/'}

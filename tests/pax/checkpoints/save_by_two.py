@@ -10,6 +10,7 @@ The last line of the output is JSON: the message of each phase.
 from __future__ import annotations
 
 import json
+import math
 import pathlib
 import sys
 from typing import Any
@@ -55,7 +56,9 @@ def main(address: str, process: str, directory: str) -> None:
   messages['restored'] = [restored.step, restored.input_state]
   messages['replica'] = _restore_by_one_replica(directory)
   for layout, use_ocdbt in (('database', True), ('leaves', False)):
-    _save_large_arrays(f'{directory}/{layout}', use_ocdbt)
+    _save(f'{directory}/{layout}', use_ocdbt, _large_arrays())
+  # Process 1 writes nothing of it.
+  _save(f'{directory}/scalar', use_ocdbt=True, params={'w': _numbers(())})
   impatient = checkpoints.create_checkpointer(
     checkpoints.CheckpointOptions(timeout_secs=_TIMEOUT_SECS), directory
   )
@@ -73,31 +76,33 @@ def main(address: str, process: str, directory: str) -> None:
   print(json.dumps(messages), flush=True)
 
 
-def _save_large_arrays(folder: str, use_ocdbt: bool) -> None:
+def _save(folder: str, use_ocdbt: bool, params: dict[str, jax.Array]) -> None:
   checkpointer = checkpoints.create_checkpointer(
     checkpoints.CheckpointOptions(use_ocdbt=use_ocdbt), folder
   )
-  mesh = jax.make_mesh((2, 2), ('replica', 'model'))
-  spec = PartitionSpec
-  specs = {
-    'replicated': spec(),
-    'sharded': spec('model'),
-    'columns': spec(None, 'model'),
-  }
-  arrays = {name: _numbers(mesh, spec) for name, spec in specs.items()}
-  offloaded = arrays['replicated'].sharding.with_memory_kind('pinned_host')
-  arrays['offloaded'] = jax.device_put(arrays['replicated'], offloaded)
   # A mesh of other devices than those of a part.
-  with jax.set_mesh(mesh):
-    checkpointer.save(0, {'params': arrays})
+  with jax.set_mesh(jax.make_mesh((4,), ('x',))):
+    checkpointer.save(0, {'params': params})
   checkpointer.close()
 
 
-def _numbers(mesh: jax.sharding.Mesh, spec: PartitionSpec) -> jax.Array:
-  values = np.arange(2**20, dtype=np.float32).reshape(1024, 1024)
-  return jax.make_array_from_callback(
-    values.shape, NamedSharding(mesh, spec), lambda i: values[i]
-  )
+def _large_arrays() -> dict[str, jax.Array]:
+  """Returns arrays with replicas in both processes."""
+  arrays = {
+    'replicated': _numbers((1024, 1024)),
+    'sharded': _numbers((1024, 1024), 'model'),
+    'columns': _numbers((1024, 1024), None, 'model'),
+  }
+  replicated = arrays['replicated']
+  offloaded = replicated.sharding.with_memory_kind('pinned_host')
+  return arrays | {'offloaded': jax.device_put(replicated, offloaded)}
+
+
+def _numbers(shape: tuple[int, ...], *spec: str | None) -> jax.Array:
+  mesh = jax.make_mesh((2, 2), ('replica', 'model'))
+  values = np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
+  sharding = NamedSharding(mesh, PartitionSpec(*spec))
+  return jax.make_array_from_callback(shape, sharding, lambda i: values[i])
 
 
 def _restore_by_one_replica(directory: str) -> list[Any]:
