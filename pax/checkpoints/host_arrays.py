@@ -63,7 +63,8 @@ class _DividedLeaf:
     self._index = index
     self._leaf = leaf
     self._shard_shape = tuple(leaf.sharding.shard_shape(leaf.shape))
-    self._num_replicas = _num_replicas(leaf)
+    # A single process writes one replica whole.
+    self._num_replicas = _num_replicas(leaf) if jax.process_count() > 1 else 1
     self._axis = self._divided_axis()
 
   @property
@@ -105,7 +106,7 @@ class _DividedLeaf:
     """
     part_bytes = math.prod(self._shard_shape) * self._leaf.dtype.itemsize
     part_bytes //= self._num_replicas
-    if jax.process_count() == 1 or part_bytes < _MIN_PART_BYTES:
+    if self._num_replicas == 1 or part_bytes < _MIN_PART_BYTES:
       return None
     if _is_offloaded(self._leaf):
       return None

@@ -129,6 +129,10 @@ class _Fields:
     """Returns so many integers."""
     return [self.varint() for _ in range(count)]
 
+  def prefix_sizes(self, count: int) -> list[int]:
+    """Returns how many bytes each string shares with the one before."""
+    return [0, *self.varints(count - 1)] if count else []
+
   def joined(
     self, prefixes: Sequence[int], suffixes: Sequence[int]
   ) -> list[bytes]:
@@ -150,7 +154,7 @@ class _Fields:
       base: The folder below which their paths are.
     """
     count = self.varint()
-    prefixes = [0, *self.varints(count - 1)] if count else []
+    prefixes = self.prefix_sizes(count)
     suffixes = self.varints(count)
     base_sizes = self.varints(count)
     return [
@@ -215,7 +219,7 @@ def _children(
 ) -> list[_Node]:
   """Returns the children of an interior node."""
   count = body.varint()
-  prefixes = [0, *body.varints(count - 1)]
+  prefixes = body.prefix_sizes(count)
   suffixes = body.varints(count)
   common = body.varints(count)
   keys = body.joined(prefixes, suffixes)
@@ -232,7 +236,7 @@ def _leaf_values(
 ) -> Iterator[tuple[str, bytes | Reference]]:
   """Yields the keys and values of a leaf node."""
   count = body.varint()
-  prefixes = [0, *body.varints(count - 1)]
+  prefixes = body.prefix_sizes(count)
   suffixes = body.varints(count)
   keys = body.joined(prefixes, suffixes)
   sizes = body.varints(count)

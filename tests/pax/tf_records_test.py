@@ -12,6 +12,14 @@ import pytest
 from pax import tf_records
 
 
+def test_the_checksum_of_a_record():
+  # The CRC-32C of RFC 3720, B.4 is 0xE3069283; rotated, with the offset:
+  assert tf_records.is_intact(b'123456789', (0xC78AB0E5).to_bytes(4, 'little'))
+  assert not tf_records.is_intact(
+    b'123456788', (0xC78AB0E5).to_bytes(4, 'little')
+  )
+
+
 def test_a_record_is_framed_and_read_again():
   file = io.BytesIO()
   tf_records.write(file, [b'abc'])

@@ -81,12 +81,12 @@ def test_replicas_of_large_arrays_divide_the_writing(
     sum(size for size, _ in json.loads(file.read_text())['files'].values())
     for file in path.glob('**/manifest/process_*')
   ]
-  # Four arrays of 4 MiB, each once; one, on the host, by one process.
-  assert sorted(written) == pytest.approx([6 * 2**20, 10 * 2**20], abs=2**14)
+  # Five arrays of 4 MiB, each once; one, on the host, by one process.
+  assert sorted(written) == pytest.approx([8 * 2**20, 12 * 2**20], abs=2**14)
   values = np.arange(2**20, dtype=np.float32).reshape(1024, 1024)
   sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   leaf = jax.ShapeDtypeStruct(values.shape, values.dtype, sharding=sharding)
-  names = ('replicated', 'sharded', 'columns', 'offloaded')
+  names = ('replicated', 'sharded', 'columns', 'unique', 'offloaded')
   abstract = {f'params.{name}': leaf for name in names}
   restored = [CheckpointReader(path).read(abstract)]
   if layout == 'database':

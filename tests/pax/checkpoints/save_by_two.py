@@ -20,7 +20,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from pax import checkpoints
-from pax.checkpoints import checkpoint_reader
+from pax.checkpoints import checkpoint_reader, host_arrays
 from tests.testing import polling, trees
 
 _TIMEOUT_SECS = 2.0
@@ -80,18 +80,26 @@ def _save(folder: str, use_ocdbt: bool, params: dict[str, jax.Array]) -> None:
   checkpointer = checkpoints.create_checkpointer(
     checkpoints.CheckpointOptions(use_ocdbt=use_ocdbt), folder
   )
+  host_arrays._slice = _slice_part
   # A mesh of other devices than those of a part.
   with jax.set_mesh(jax.make_mesh((4,), ('x',))):
     checkpointer.save(0, {'params': params})
   checkpointer.close()
 
 
+def _slice_part(data, axis, start, size, cut=host_arrays._slice) -> jax.Array:
+  """Cuts a part of a shard; a whole one would be copied for nothing."""
+  assert size < data.shape[axis]
+  return cut(data, axis, start, size)
+
+
 def _large_arrays() -> dict[str, jax.Array]:
-  """Returns arrays with replicas in both processes."""
+  """Returns arrays with replicas in both processes, and one without."""
   arrays = {
     'replicated': _numbers((1024, 1024)),
     'sharded': _numbers((1024, 1024), 'model'),
     'columns': _numbers((1024, 1024), None, 'model'),
+    'unique': _numbers((1024, 1024), 'replica', 'model'),
   }
   replicated = arrays['replicated']
   offloaded = replicated.sharding.with_memory_kind('pinned_host')
