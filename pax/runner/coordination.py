@@ -8,6 +8,9 @@ no public way to do anything else; its private client takes a callback
 (`missed_heartbeat_callback`). In jaxlib 0.10 the conversion of the callback's
 argument throws `std::bad_cast` on a thread of C++, which calls the terminate
 handler: that handler is replaced too. Without these parts JAX aborts as before.
+
+Gloo, the collectives of CPUs, also throws on a thread of its own if one device
+goes on to the next collective because the peer of another is gone.
 """
 
 from __future__ import annotations
@@ -31,7 +34,10 @@ _TerminateHandler = ctypes.CFUNCTYPE(None)
 
 
 def initialize(
-  before_connect: JoinFunction, on_error: Callable[[str], None], **kwargs: Any
+  before_connect: JoinFunction,
+  on_error: Callable[[str], None],
+  await_verdict: Callable[[], None],
+  **kwargs: Any,
 ) -> None:
   """Calls `jax.distributed.initialize`.
 
@@ -40,6 +46,8 @@ def initialize(
       waits for the others.
     on_error: Called, from any thread, with JAX's error if a process is lost. It
       may end the process.
+    await_verdict: Called, from any thread, before an exception of Gloo aborts
+      the process. It ends the process if another one is lost.
     **kwargs: Arguments of `jax.distributed.initialize`.
   """
   is_replaced = False
@@ -49,7 +57,7 @@ def initialize(
     is_replaced = True
     before_connect(address, index, num_processes)
 
-  with _client_options(on_client, on_error):
+  with _client_options(on_client, on_error, await_verdict):
     try:
       jax.distributed.initialize(**kwargs)
     except RuntimeError as e:
@@ -66,7 +74,9 @@ def initialize(
 
 @contextlib.contextmanager
 def _client_options(
-  before_connect: JoinFunction, on_error: Callable[[str], None]
+  before_connect: JoinFunction,
+  on_error: Callable[[str], None],
+  await_verdict: Callable[[], None],
 ) -> Iterator[None]:
   """While entered, JAX's client is created with the callbacks."""
   try:
@@ -81,7 +91,7 @@ def _client_options(
   def create(address: str, index: int, *args: Any, **options: Any) -> Any:
     if _CALLBACK in (create_client.__doc__ or ''):
       options[_CALLBACK] = lambda *status: on_error(' '.join(map(str, status)))
-      _handle_terminate(on_error)
+      _handle_terminate(on_error, await_verdict)
     before_connect(address, index, distributed.global_state.num_processes)
     return create_client(address, index, *args, **options)
 
@@ -93,8 +103,15 @@ def _client_options(
 
 
 @functools.cache
-def _handle_terminate(on_error: Callable[[str], None]) -> None:
-  """Calls `on_error` where C++ would abort because of std::bad_cast."""
+def _handle_terminate(
+  on_error: Callable[[str], None], await_verdict: Callable[[], None]
+) -> None:
+  """Calls a function where C++ would abort because of an exception.
+
+  Args:
+    on_error: For std::bad_cast.
+    await_verdict: For exceptions of Gloo.
+  """
   try:
     library = ctypes.CDLL('libstdc++.so.6')
     set_terminate = library._ZSt13set_terminatePFvvE
@@ -112,6 +129,8 @@ def _handle_terminate(on_error: Callable[[str], None]) -> None:
       name = ctypes.cast(info, ctypes.POINTER(ctypes.c_char_p))[1]
       if name == b'St8bad_cast':
         on_error('')
+      elif name.startswith(b'N4gloo'):
+        await_verdict()
     if previous:
       _TerminateHandler(previous)()
     os.abort()

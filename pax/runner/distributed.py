@@ -7,13 +7,15 @@ import atexit
 import os
 import random
 import re
+import sys
 import time
 
 import jax
 import jaxlib
 from absl import logging
 
-from pax import exit_codes, trusted_files
+from pax import exit_codes, stop_signals, trusted_files
+from pax.runner import console as console_lib
 from pax.runner import coordination, peer_monitor, tpu_vm
 from pax.runner.options import RunOptions, UsageError
 
@@ -218,6 +220,7 @@ def _connect(options: RunOptions, **place: str | int | None) -> None:
   coordination.initialize(
     start_monitor,
     report_error,
+    peer_monitor.await_verdict,
     **place,
     initialization_timeout=(
       options.initialization_timeout_secs + _JAX_TIMEOUT_MARGIN_SECS
@@ -226,8 +229,23 @@ def _connect(options: RunOptions, **place: str | int | None) -> None:
   )
   for monitor in monitors:
     monitor.joined()
-    # `pax.main` announces its exit code before; a script ends without.
-    atexit.register(monitor.announce_exit, exit_codes.DONE)
+  atexit.register(_end_script)
+
+
+def _end_script() -> None:
+  """Announces how a script ends, before JAX waits for the other processes.
+
+  `pax.main` has announced its exit code before. After an uncaught exception the
+  others do not come, and this process ends.
+  """
+  is_interactive = hasattr(sys, 'ps1')
+  if is_interactive or getattr(sys, 'last_type', None) is None:
+    peer_monitor.announce_exit(exit_codes.DONE)
+    return
+  stop_signals.wait_if_ending()
+  peer_monitor.announce_exit(exit_codes.ERROR)
+  console_lib.flush_streams()
+  os._exit(exit_codes.ERROR)
 
 
 def _is_one_of_several_processes() -> bool:

@@ -159,7 +159,8 @@ class PeerMonitor(abc.ABC):
     cause reaches the monitor.
     """
     self._is_awaiting_verdict.set()
-    self._has_ended.wait(timeout_secs)
+    time.sleep(timeout_secs)
+    stop_signals.wait_if_ending()
     self._is_awaiting_verdict.clear()
 
   def report_jax_error(self, status: str) -> None:

@@ -21,7 +21,7 @@ from pax.checkpoints import paths, reading
 from pax.tools import plot
 from tests.faults import harness
 from tests.integration import binary
-from tests.testing import bucket_damage, bucket_server, polling
+from tests.testing import bucket_damage, bucket_server, polling, programs
 
 SEED = 20261122
 NUM_KILLS = int(os.environ.get('PAX_BUCKET_KILLS', '12'))
@@ -111,7 +111,9 @@ def test_kills_at_requests_that_change_the_bucket(tmp_path, job, proxy, report):
       'TinySpmd', job, *flags, f'--set=NUM_STEPS={newest + 4}'
     )
     polling.wait_until(
-      lambda process=process: is_blocked.is_set() or has_ended(process),
+      lambda process=process: (
+        is_blocked.is_set() or not programs.is_running(process.pid)
+      ),
       binary.TIMEOUT_SECS,
     )
     with contextlib.suppress(ProcessLookupError):
@@ -126,15 +128,6 @@ def test_kills_at_requests_that_change_the_bucket(tmp_path, job, proxy, report):
   assert binary.loss_bits(job) == binary.loss_bits(tmp_path)
   assert num_kills > NUM_KILLS / 2
   report(kills=num_kills, requests=num_requests)
-
-
-def has_ended(process):
-  try:
-    os.kill(process.pid, 0)
-  except ProcessLookupError:
-    return True
-  with open(f'/proc/{process.pid}/stat') as file:
-    return file.read().rpartition(')')[2].split()[0] == 'Z'
 
 
 def test_jobs_that_read_a_bucket(tmp_path, job, capsys, monkeypatch):

@@ -112,7 +112,7 @@ class Life:
     return [completed[i] for i in sorted(completed)]
 
   def _wait_for(self, process: programs.Program) -> Completed:
-    _poll(lambda: not _has_pid(process.pid), self)
+    _poll(lambda: not programs.is_running(process.pid), self)
     return process.wait()
 
 
@@ -239,7 +239,7 @@ def leftovers(directory: storage.Path) -> list[str]:
 
 def is_running(life: Life) -> bool:
   """Returns whether no process of a life has ended."""
-  return all(_has_pid(process.pid) for process in life.processes)
+  return all(programs.is_running(process.pid) for process in life.processes)
 
 
 def wait_until(condition: Callable[[], bool], life: Life) -> None:
@@ -279,14 +279,6 @@ def _poll(condition: Callable[[], bool], life: Life) -> None:
       time.sleep(_POLL_SECS)
     is_working = life.cpu_secs() - before > _MIN_CPU_SECS
     assert is_working, f'no progress for {_HANG_SECS} s: {life.abort()}'
-
-
-def _has_pid(pid: int) -> bool:
-  try:
-    os.kill(pid, 0)
-  except ProcessLookupError:
-    return False
-  return True
 
 
 @functools.cache

@@ -295,9 +295,7 @@ def test_a_killed_pax_prepare_continues_with_the_next_part(
   assert len(pids) == (workers if workers > 1 else 0)
   killed.send_signal(signal.SIGKILL)
   assert killed.wait().returncode == harness.KILLED
-  polling.wait_until(
-    lambda: not any(pathlib.Path(f'/proc/{pid}').exists() for pid in pids)
-  )
+  polling.wait_until(lambda: not any(map(programs.is_running, pids)))
   assert not (tmp_path / 'tokens.idx').exists()
   for output in ('tokens', 'reference'):
     completed = start(output).wait()

@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import re
 import signal
-import time
 
 import numpy as np
+import psutil
 import pytest
 
 from pax import tf_records
 from pax.runner import peer_connections
 from tests.integration import binary
+from tests.testing import polling
 
 STEPS = 40
 MESH = '--set=ICI_MESH_SHAPE=[1,4,1]'
@@ -174,10 +175,7 @@ def test_a_process_that_dies_at_the_start_ends_the_other(tmp_path):
     indices=(0, 1),
     port=port,
   )
-  deadline = time.monotonic() + binary.TIMEOUT_SECS
-  while not _is_connected(peer_connections.ports(f'localhost:{port}')):
-    assert time.monotonic() < deadline
-    time.sleep(0.02)
+  polling.wait_until(lambda: _is_watched(second.pid, port))
   second.send_signal(signal.SIGKILL)
   _assert_lost(first, 'process 1 of 3')
   second.wait()
@@ -198,23 +196,23 @@ def test_a_process_that_does_not_join_is_named(tmp_path, index):
 def _assert_lost(survivor, name):
   """It ends in time, with one message and no stack trace."""
   ended = survivor.wait(15)
-  assert ended.returncode == 76, ended
+  assert ended.returncode == 76, ended.stderr
   assert ended.stderr.count('pax: error: ') == 1, ended.stderr
   assert re.search(rf'{name} \(host .+\) is gone: ', ended.stderr), ended.stderr
   assert 'stack trace' not in ended.stderr
   assert 'Traceback' not in ended.stderr
 
 
-def _is_connected(ports):
-  """Whether there is a connection to one of the local ports."""
-  established = '01'
-  for file in ('/proc/net/tcp', '/proc/net/tcp6'):
-    with open(file, encoding='utf-8') as lines:
-      for line in list(lines)[1:]:
-        _, local, _, state, *_ = line.split()
-        if state == established and int(local.rpartition(':')[2], 16) in ports:
-          return True
-  return False
+def _is_watched(pid, port):
+  """Whether the monitor of process 0 knows a process.
+
+  A process connects to JAX, at `port`, once the monitor has answered it. It
+  probes that port before, but closes what did not answer first.
+  """
+  found = psutil.Process(pid).net_connections('tcp')
+  ports = {c.raddr.port for c in found if c.status == psutil.CONN_ESTABLISHED}
+  monitor = peer_connections.ports(f'localhost:{port}')
+  return port in ports and not ports.isdisjoint(monitor)
 
 
 def test_a_signal_during_the_start_of_one_ends_both(tmp_path):

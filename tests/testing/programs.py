@@ -9,12 +9,12 @@ environment, output, signals and end; it only finds its modules imported.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import gc
 import importlib
 import json
 import os
-import pathlib
 import runpy
 import select
 import signal
@@ -24,7 +24,11 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
+import psutil
+
 _TIMEOUT_SECS = 120
+# A program prints its stacks in less.
+_ABORT_SECS = 10
 # The first program imports its modules; other tests may use the cores, too.
 _START_SECS = 600
 # A program that computes uses more CPU time between two looks at it; threads
@@ -91,24 +95,38 @@ class Program:
   def wait(
     self, timeout: float = _TIMEOUT_SECS
   ) -> subprocess.CompletedProcess[str]:
-    """Returns how it ended and what it said; kills it after `timeout`."""
-    self._socket.settimeout(timeout)
+    """Returns how it ended and what it printed.
+
+    Raises:
+      TimeoutError: it runs after `timeout` seconds; it is killed. The message
+        has what it printed and the stacks of its threads.
+    """
     try:
+      if not select.select([self._socket], [], [], timeout)[0]:
+        self._abort()
+        text = '\n'.join(self._outputs())
+        raise TimeoutError(f'{self._words} runs after {timeout} s:\n{text}')
       code = int(self._answers.readline())
-    except TimeoutError:
-      self.send_signal(signal.SIGKILL)
-      for file in self._files:
-        file.close()
-      raise
+      return subprocess.CompletedProcess(self._words, code, *self._outputs())
     finally:
-      self._answers.close()
-      self._socket.close()
+      for file in (self._answers, self._socket, *self._files):
+        file.close()
+
+  def _abort(self) -> None:
+    """Ends it, which prints the stacks of its threads if it can."""
+    for number in (signal.SIGABRT, signal.SIGKILL):
+      with contextlib.suppress(ProcessLookupError):
+        self.send_signal(number)
+      if select.select([self._socket], [], [], _ABORT_SECS)[0]:
+        return
+
+  def _outputs(self) -> list[str]:
+    """Returns what it printed, to its output and its error output."""
     texts = []
     for file in self._files:
       file.seek(0)
       texts.append(file.read())
-      file.close()
-    return subprocess.CompletedProcess(self._words, code, *texts)
+    return texts
 
   def wait_while_it_works(
     self, idle_secs: float
@@ -128,24 +146,27 @@ class Program:
 def cpu_secs(pid: int) -> float:
   """Returns the CPU time of a process; 0 if it has ended."""
   try:
-    text = pathlib.Path(f'/proc/{pid}/stat').read_text()
-  except (FileNotFoundError, ProcessLookupError):
+    times = psutil.Process(pid).cpu_times()
+  except psutil.NoSuchProcess:
     return 0.0
-  user, system = text.rpartition(')')[2].split()[11:13]
-  return (int(user) + int(system)) / os.sysconf('SC_CLK_TCK')
+  return times.user + times.system
+
+
+def is_running(pid: int) -> bool:
+  """Whether a process has not ended; one whose parent does not wait has."""
+  try:
+    return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+  except psutil.NoSuchProcess:
+    return False
 
 
 def workers_of(pid: int) -> list[int]:
   """The processes that `multiprocessing` started for a process."""
   workers = []
-  for folder in pathlib.Path('/proc').glob('[0-9]*'):
-    try:
-      parent = int((folder / 'stat').read_text().rpartition(')')[2].split()[1])
-      command = (folder / 'cmdline').read_text()
-    except OSError:
-      continue
-    if parent == pid and 'spawn_main' in command:
-      workers.append(int(folder.name))
+  for child in psutil.Process(pid).children():
+    with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+      if any('spawn_main' in word for word in child.cmdline()):
+        workers.append(child.pid)
   return workers
 
 

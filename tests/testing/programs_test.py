@@ -13,10 +13,11 @@ def start(*words: str) -> programs.Program:
   return programs.Program(list(words), programs.environment(), ())
 
 
-def test_a_program_that_waits_is_killed():
+def test_a_program_that_waits_is_killed_and_tells_where():
   process = start('http.server', '0')
-  with pytest.raises(TimeoutError):
+  with pytest.raises(TimeoutError, match='in serve_forever') as raised:
     process.wait_while_it_works(1)
+  assert 'http.server' in str(raised.value)
 
 
 def test_a_program_that_computes_is_not(monkeypatch):

@@ -128,7 +128,9 @@ def test_an_error_of_one_is_the_end_of_the_others(jobs, index, code, expected):
   failed = monitors.pop(index)
   for monitor in monitors:
     # Nothing of their own to report.
-    threading.Thread(target=monitor.await_verdict, args=(TIMEOUT_SECS,)).start()
+    threading.Thread(
+      target=monitor.await_verdict, args=(TIMEOUT_SECS,), daemon=True
+    ).start()
   failed.announce_exit(code)
   die(failed)
   assert [ended(monitor) for monitor in monitors] == [expected] * 2

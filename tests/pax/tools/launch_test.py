@@ -16,6 +16,7 @@ import pytest
 from pax.runner import command_line
 from pax.tools import commands
 from pax.tools.launching import job, launcher, process_group
+from tests.testing import polling, programs
 
 RUN = ['--', '--exp=E', '--job_log_dir=/tmp/d e']
 
@@ -157,19 +158,7 @@ def test_no_process_outlives_a_launcher_that_is_killed(launched):
   process, pids = launched
   process.kill()
   process.wait()
-  deadline = time.monotonic() + 20
-  while any(_lives(pid) for pid in pids):
-    assert time.monotonic() < deadline
-    time.sleep(0.05)
-
-
-def _lives(pid):
-  try:
-    with open(f'/proc/{pid}/stat') as stat:
-      # One that nobody waits for is dead all the same.
-      return stat.read().rpartition(')')[2].split()[0] != 'Z'
-  except OSError:
-    return False
+  polling.wait_until(lambda: not any(map(programs.is_running, pids)), 20)
 
 
 def test_processes_here():

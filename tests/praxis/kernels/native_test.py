@@ -15,6 +15,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+import psutil
 import pytest
 
 from praxis.kernels import native
@@ -125,9 +126,8 @@ def test_missing_scratch_memory_is_an_error_of_the_call():
     ).xent
 
   compiled = xent.lower(x, table).compile()
-  pages = int(pathlib.Path('/proc/self/statm').read_text().split()[0])
   limits = resource.getrlimit(resource.RLIMIT_AS)
-  soft = pages * resource.getpagesize() + 2**29
+  soft = psutil.Process().memory_info().vms + 2**29
   resource.setrlimit(resource.RLIMIT_AS, (soft, limits[1]))
   try:
     with pytest.raises(jax.errors.JaxRuntimeError, match='no scratch memory'):
