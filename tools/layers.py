@@ -106,6 +106,7 @@ LAYERS: tuple[Layer, ...] = (
       'pax.atomic_file',
       'pax.checkpoints',
       'pax.coordination_service',
+      'pax.host_memory',
       'pax.huggingface',
       'pax.side_files',
       'pax.storage',

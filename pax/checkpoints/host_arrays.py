@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import jax
 import numpy as np
 
+from pax import host_memory
+
 Index = tuple[slice, ...]
 
 # The programs that cut the parts are compiled first: smaller ones do not pay.
@@ -108,7 +110,7 @@ class _DividedLeaf:
     part_bytes //= self._num_replicas
     if self._num_replicas == 1 or part_bytes < _MIN_PART_BYTES:
       return None
-    if _is_offloaded(self._leaf):
+    if host_memory.is_offloaded(self._leaf.sharding):
       return None
     sizes = enumerate(self._shard_shape)
     return next((i for i, n in sizes if n % self._num_replicas == 0), None)
@@ -121,12 +123,6 @@ def _num_replicas(leaf: jax.Array) -> int:
   shard_shape = leaf.sharding.shard_shape(leaf.shape)
   num_shards = math.prod(leaf.shape) // math.prod(shard_shape)
   return len(leaf.sharding.device_set) // num_shards
-
-
-def _is_offloaded(leaf: jax.Array) -> bool:
-  """Returns whether an array is in memory that devices do not compute in."""
-  device: jax.Device = next(iter(leaf.sharding.addressable_devices))
-  return leaf.sharding.memory_kind not in (None, device.default_memory().kind)
 
 
 def _slice(data: jax.Array, axis: int, start: int, size: int) -> jax.Array:

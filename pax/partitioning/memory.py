@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import jax
 
-from pax.partitioning import offload
+from pax import host_memory
 from pax.train_states import TrainState
 from praxis.pytypes import Nested
 
@@ -35,7 +35,7 @@ def state_bytes_per_device(
   return sum(
     math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
     for leaf in jax.tree.leaves(state_metadata)
-    if not offload.is_offloaded(leaf.sharding)
+    if not host_memory.is_offloaded(leaf.sharding)
   )
 
 

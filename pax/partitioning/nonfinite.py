@@ -15,7 +15,7 @@ from jax.extend import core as jex_core
 from jax.flatten_util import ravel_pytree
 from jax.sharding import NamedSharding, PartitionSpec
 
-from pax import train_states
+from pax import host_memory, train_states
 from pax.partitioning.partitioned_step import PartitionedStep
 from pax.steps import Batch, first_nonfinite, value_magnitudes
 
@@ -104,7 +104,8 @@ def _magnitudes(
 ) -> list[float]:
   """Returns the largest magnitude of each array; 0 if it is not of floats."""
   is_float = [value_magnitudes.is_float(x) for x in leaves]
-  arrays = [_on_device(x) for x, f in zip(leaves, is_float, strict=True) if f]
+  floats = [x for x, f in zip(leaves, is_float, strict=True) if f]
+  arrays = [host_memory.to_device(x, x.sharding) for x in floats]
   compute = jax.jit(
     lambda arrays: jnp.stack([value_magnitudes.magnitude(x) for x in arrays]),
     out_shardings=NamedSharding(mesh, PartitionSpec()),
@@ -112,15 +113,6 @@ def _magnitudes(
   with jax.set_mesh(mesh):
     values = iter(np.asarray(compute(arrays)) if arrays else ())
   return [float(next(values)) if f else 0.0 for f in is_float]
-
-
-def _on_device(x: jax.Array) -> jax.Array:
-  """Returns an array of the host's memory in that of the devices."""
-  device: jax.Device = next(iter(x.sharding.device_set))
-  kind = device.default_memory().kind
-  if x.sharding.memory_kind in (None, kind):
-    return x
-  return jax.device_put(x, x.sharding.with_memory_kind(kind))
 
 
 def _nonfinite(

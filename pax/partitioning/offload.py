@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import jax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 
-from pax import train_states
+from pax import host_memory, train_states
 from pax.partitioning.step_protocols import BoundStep
 from pax.steps import Batch
 
@@ -19,8 +19,6 @@ from pax.steps import Batch
 _TreeT = TypeVar('_TreeT')
 
 TrainState = train_states.TrainState
-
-_HOST = 'pinned_host'
 
 
 def offload_metadata(metadata: _TreeT, mesh: Mesh) -> _TreeT:
@@ -36,15 +34,10 @@ def offload_metadata(metadata: _TreeT, mesh: Mesh) -> _TreeT:
   def offload(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     if not x.shape:
       return x
-    sharding = x.sharding.with_memory_kind(_HOST)
+    sharding = x.sharding.with_memory_kind(host_memory.PINNED_HOST)
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
   return jax.tree.map(offload, metadata)
-
-
-def is_offloaded(sharding: NamedSharding) -> bool:
-  """Returns whether arrays of this sharding are in host memory."""
-  return sharding.memory_kind == _HOST
 
 
 def with_offloaded_state(
@@ -60,32 +53,24 @@ def with_offloaded_state(
     metadata: Shapes and shardings of the state.
     returns_state: Whether the first output is the new state.
   """
+  shardings = jax.tree.map(lambda x: x.sharding, metadata)
 
   def run(state: TrainState, batch: Batch, key: jax.Array) -> Any:
-    state = jax.tree.map(_to_device, state, metadata)
+    state = jax.tree.map(host_memory.to_device, state, shardings)
     if not returns_state:
       return step(state, batch, key)
     state, *outputs = step(state, batch, key)
-    return jax.tree.map(_to_host, state, metadata), *outputs
+    return jax.tree.map(host_memory.to_host, state, shardings), *outputs
 
   return run
-
-
-def _to_device(x: jax.Array, leaf: jax.ShapeDtypeStruct) -> jax.Array:
-  if not is_offloaded(leaf.sharding):
-    return x
-  return jax.device_put(x, leaf.sharding.with_memory_kind('device'))
-
-
-def _to_host(x: jax.Array, leaf: jax.ShapeDtypeStruct) -> jax.Array:
-  return jax.device_put(x, leaf.sharding) if is_offloaded(leaf.sharding) else x
 
 
 def _check_memory(mesh: Mesh) -> None:
   device = mesh.devices.flat[0]
   kinds = sorted(memory.kind for memory in device.addressable_memories())
-  if _HOST not in kinds:
+  if host_memory.PINNED_HOST not in kinds:
     raise ValueError(
-      f'offload_opt_states needs memory {_HOST!r}, and {device.platform} has '
-      f'{", ".join(kinds)}; set task.train.offload_opt_states=False'
+      f'offload_opt_states needs memory {host_memory.PINNED_HOST!r}, and'
+      f' {device.platform} has {", ".join(kinds)}; set'
+      ' task.train.offload_opt_states=False'
     )

@@ -14,6 +14,7 @@ import pytest
 from tests.faults import kill_matrix, kill_points
 from tests.testing import bucket_server
 
+pytestmark = bucket_server.SCHEMES
 bucket_directory, proxy = bucket_server.job, bucket_server.proxy
 
 
@@ -42,7 +43,7 @@ def test_named_points(bucket_directory, report, layout, mode):
 def test_random_moments(
   bucket_directory, report, layout, num_processes, mode, part
 ):
-  """All together more than 200 times."""
+  """More than 200 times in each kind of bucket."""
   job = kill_matrix.create_job(bucket_directory, layout, num_processes, mode)
   num_lives = 16 if num_processes == 1 else 4
   report(**kill_matrix.kill_at_random(job, num_lives, part))
