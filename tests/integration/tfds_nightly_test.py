@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: deps=@pypi_seqio//seqio
+# bazel: deps=@pypi_seqio//seqio,//pax/contrib/gpu/scripts_gpu:configs
 # bazel: size=enormous
 # bazel: tags=nightly
 """Every family of experiments on TFDS trains and evaluates."""

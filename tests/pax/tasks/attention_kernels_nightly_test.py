@@ -41,8 +41,9 @@ _WITHOUT_ATTENTION = {'LargeMlp', 'SmallMlp'}
 _GPU_PACKAGES = {'gpu', 'nvidia'}
 # Simulated devices, which some experiments share a row of a batch among.
 _NUM_DEVICES = 4
-# Layers of experiments without pipelines; all are alike.
-_FEW_LAYERS = ('NUM_LAYERS=2',)
+# Layers of experiments without pipelines; all are alike. Some experiments have
+# as many heads, which their meshes divide by four.
+_FEW_LAYERS = ('NUM_LAYERS=4',)
 
 
 def _declare(name):
