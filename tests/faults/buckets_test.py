@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: size=large
+# bazel: size=enormous
+# bazel: shards=3
 # bazel: tags=nightly
 """Jobs whose directory is in a bucket: kills, faults of the server, damage."""
 
