@@ -164,7 +164,7 @@ def workers_of(pid: int) -> list[int]:
   """The processes that `multiprocessing` started for a process."""
   workers = []
   for child in psutil.Process(pid).children():
-    with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+    with contextlib.suppress(psutil.NoSuchProcess):
       if any('spawn_main' in word for word in child.cmdline()):
         workers.append(child.pid)
   return workers

@@ -18,6 +18,7 @@ def test_a_program_that_waits_is_killed_and_tells_where():
   with pytest.raises(TimeoutError, match='in serve_forever') as raised:
     process.wait_while_it_works(1)
   assert 'http.server' in str(raised.value)
+  assert not programs.is_running(process.pid)
 
 
 def test_a_program_that_computes_is_not(monkeypatch):

@@ -42,7 +42,7 @@ def main(address: str, process: str, fault: str) -> None:
   if index == 1 and fault == 'death':
     threading.Timer(1, os.kill, (os.getpid(), signal.SIGKILL)).start()
   try:
-    print(_total(1000 if index and fault != 'exception' else 10))
+    print(_total(1000 if index else 10))
   except jax.errors.JaxRuntimeError:
     peer_monitor.await_verdict()
     raise
