@@ -23,7 +23,7 @@ import pytest
 from pax import exit_codes
 from pax.inputs.tokens import tokenizers
 from tests.faults import harness
-from tests.integration import binary
+from tests.integration import binary, vision_experiments
 from tests.pax.huggingface import reference_models
 from tests.pax.tasks.lm import bert_records
 from tests.pax.tasks.vision import jpegs
@@ -218,7 +218,7 @@ EXPERIMENTS = {
     mesh_constant='MESH_SHAPE',
   ),
   'images': Experiment(
-    exp='tests.integration.vision_experiments.TinyResNet',
+    exp=f'{vision_experiments.__name__}.TinyResNet',
     settings=image_settings,
     rows_constant='TRAIN_BATCH_SIZE',
     mesh_constant='MESH_SHAPE',
