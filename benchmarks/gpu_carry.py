@@ -3,9 +3,9 @@
 
     python -m benchmarks.gpu_carry --python=3.12 FOLDER
 
-The machine has JAX with CUDA, Flax, Optax, Orbax and NumPy. FOLDER gets the
-wheels of Pax's other dependencies, of the versions in the lock, and the
-extensions with CUDA kernels, built by `bazelw --config=cuda`.
+FOLDER gets the wheels of Pax's dependencies that the machine lacks, of the
+versions in the lock, and the extensions with CUDA kernels, built by
+`bazelw --config=cuda`. A Python of the machine's version is needed here.
 """
 
 from __future__ import annotations
@@ -15,29 +15,60 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import tomllib
 import zipfile
+from collections.abc import Iterable, Sequence
 
-from tools.release import builds, locks
+from tools.release import builds, locks, resolution
 
 _ROOT = pathlib.Path(__file__).absolute().parents[1]
 _LOCK = 'requirements_lock.txt'
-_CARRIED = (
-  'beartype',
-  'fiddle',
-  'grain',
-  'isal',
-  'libcst',
-  'tensorboardx',
+# What the machine has, with what these require.
+_INSTALLED = frozenset(
+  {
+    'flax',
+    'jax',
+    'jaxtyping',
+    'matplotlib',
+    'optax',
+    'orbax-checkpoint',
+    'pillow',
+    'pytest',
+    'sentencepiece',
+  }
 )
+# What tests/conftest.py needs.
+_TEST_REQUIREMENTS = ('beartype', 'pytest')
 # pip matches the numbers exactly.
 _PLATFORMS = tuple(f'manylinux_2_{n}_x86_64' for n in (17, 24, 27, 28, 31, 34))
 
 
+def missing(
+  packages: Sequence[resolution.Package], installed: Iterable[str]
+) -> set[str]:
+  """Returns the packages that no package of `installed` is or requires."""
+  requires = {package.name: package.requires for package in packages}
+  present: set[str] = set()
+  unvisited = set(installed)
+  while unvisited:
+    name = unvisited.pop()
+    present.add(name)
+    unvisited |= requires[name] - present
+  return requires.keys() - present
+
+
 def download_wheels(python: str, folder: pathlib.Path) -> None:
   """Downloads the locked wheels for CPython `python`, such as '3.12'."""
-  entries = locks.of(locks.read(_ROOT, _LOCK), _CARRIED)
+  project = tomllib.loads((_ROOT / 'pyproject.toml').read_text())['project']
+  entries = locks.read(_ROOT, _LOCK)
+  packages = resolution.resolve(
+    pathlib.Path(f'python{python}'),
+    [*project['dependencies'], *_TEST_REQUIREMENTS],
+    entries,
+  )
+  carried = locks.of(entries, missing(packages, _INSTALLED))
   with tempfile.NamedTemporaryFile('w', suffix='.txt') as file:
-    file.write(locks.text(entries))
+    file.write(locks.text(carried))
     file.flush()
     command = [sys.executable, '-m', 'pip', 'download', '--quiet', '--no-deps']
     command += ['--require-hashes', '--only-binary=:all:']
