@@ -23,11 +23,13 @@ from pax.summaries import chips
 
 EXAMPLES = 'v4-128, v4-128x2, v5e-256, v5p-512, v6e-64, tpu7x-64, 8xh100, cpu:8'
 
-_TPU = re.compile(r'(v2|v3|v4|v5e|v5litepod|v5p|v6e|tpu7x)-(\d+)(?:x(\d+))?')
-_TPU_TORUS = re.compile(
-  r'(v2|v3|v4|v5e|v5p|v6e|tpu7x):(\d+(?:x\d+)+)(?:\*(\d+))?'
+_TPU = re.compile(
+  r'(v2|v3|v4|v5e|v5litepod|v5p|v6e|tpu7x)-([1-9]\d*)(?:x([1-9]\d*))?'
 )
-_GPU = re.compile(r'(?:(\d+)x)?(\d+)x([a-z]+\d+[a-z]*)')
+_TPU_TORUS = re.compile(
+  r'(v2|v3|v4|v5e|v5p|v6e|tpu7x):([1-9]\d*(?:x[1-9]\d*)+)(?:\*([1-9]\d*))?'
+)
+_GPU = re.compile(r'(?:([1-9]\d*)x)?([1-9]\d*)x([a-z]+\d+[a-z]*)')
 _CPU = re.compile(r'cpu:([1-9]\d*)')
 
 
@@ -98,8 +100,10 @@ def parse_topology(name: str) -> Topology:
     version = 'v5e' if version == 'v5litepod' else version
     generation = _GENERATIONS[version]
     num_chips, remainder = divmod(int(count), generation.name_units_per_chip)
-    torus = _torus(num_chips, generation.torus_dims)
-    if remainder or torus is None:
+    torus = None
+    if not remainder and num_chips <= generation.max_chips:
+      torus = _torus(num_chips, generation.torus_dims)
+    if torus is None:
       raise ValueError(
         f'--topology={name}: {version} has no slice of {count}; known:'
         f' {EXAMPLES}, or a torus as in {version}:'
@@ -109,6 +113,17 @@ def parse_topology(name: str) -> Topology:
   if match := _TPU_TORUS.fullmatch(name):
     version, sides, slices = match.groups()
     torus = tuple(map(int, sides.split('x')))
+    generation = _GENERATIONS[version]
+    if (
+      len(torus) != generation.torus_dims
+      or math.prod(torus) > generation.max_chips
+    ):
+      raise ValueError(
+        f'--topology={name}: a slice of {version} is a torus of'
+        f' {generation.torus_dims} sides and at most {generation.max_chips}'
+        f' chips, got {sides}; e.g. {version}:'
+        + 'x'.join(['4'] * generation.torus_dims)
+      )
     return _tpu_topology(name, version, torus, int(slices or 1))
   if match := _GPU.fullmatch(name):
     hosts, per_host, kind = match.groups()
@@ -155,36 +170,38 @@ class _Generation:
   # JAX devices per chip.
   devices_per_chip: int
   torus_dims: int
+  # Of a pod, the largest slice.
+  max_chips: int
 
 
 _GENERATIONS = {
   'v2': _Generation(
     device_kind='TPU v2', name_units_per_chip=2, devices_per_chip=2,
-    torus_dims=2,
+    torus_dims=2, max_chips=256,
   ),
   'v3': _Generation(
     device_kind='TPU v3', name_units_per_chip=2, devices_per_chip=2,
-    torus_dims=2,
+    torus_dims=2, max_chips=1024,
   ),
   'v4': _Generation(
     device_kind='TPU v4', name_units_per_chip=2, devices_per_chip=1,
-    torus_dims=3,
+    torus_dims=3, max_chips=4096,
   ),
   'v5e': _Generation(
     device_kind='TPU v5 lite', name_units_per_chip=1, devices_per_chip=1,
-    torus_dims=2,
+    torus_dims=2, max_chips=256,
   ),
   'v5p': _Generation(
     device_kind='TPU v5', name_units_per_chip=2, devices_per_chip=1,
-    torus_dims=3,
+    torus_dims=3, max_chips=8960,
   ),
   'v6e': _Generation(
     device_kind='TPU v6 lite', name_units_per_chip=1, devices_per_chip=1,
-    torus_dims=2,
+    torus_dims=2, max_chips=256,
   ),
   'tpu7x': _Generation(
     device_kind='TPU7x', name_units_per_chip=2, devices_per_chip=2,
-    torus_dims=3,
+    torus_dims=3, max_chips=9216,
   ),
 }  # fmt: skip
 
@@ -335,12 +352,17 @@ _GPU_SPECS = {
 def _gpu_topology(
   name: str, num_hosts: int, per_host: int, kind: str
 ) -> Topology:
-  chip = chips.find(kind)
+  # In lower case and without spaces: h100pcie.
+  known = {
+    ''.join(chip.kind.lower().split()): chip
+    for chip in chips.CHIPS
+    if 'TPU' not in chip.kind
+  }
+  chip = known.get(kind)
   if chip is None:
-    known = ', '.join(
-      c.kind.lower() for c in chips.CHIPS if 'TPU' not in c.kind
+    raise ValueError(
+      f'--topology={name}: unknown GPU {kind!r}; known: {", ".join(known)}'
     )
-    raise ValueError(f'--topology={name}: unknown GPU {kind!r}; known: {known}')
   return Topology(
     name=name,
     platform='gpu',

@@ -51,6 +51,12 @@ def test_hosts_of_gpus_are_joined_as_slices_are():
   assert found.chip.kind == 'H100' and found.chip.hbm_bytes == 80e9
 
 
+def test_boards_of_a_gpu_are_told_apart():
+  found = topology.parse_topology('8xh100pcie')
+  assert found.chip.kind == 'H100 PCIe' and found.chip.flops == 756e12
+  assert topology.parse_topology('8xh100').chip.flops == 989e12
+
+
 def test_gpus_without_their_compiler(monkeypatch):
   monkeypatch.setattr(topology, '_has_cuda_plugin', lambda: False)
   with pytest.raises(ValueError, match=r'8xh100: the CUDA compiler.*cuda13'):
@@ -69,7 +75,17 @@ def test_simulated_cpus_are_real_devices():
     ('v4-6', r'no slice of 6.*v4:4x4x4'),
     ('v4-7', 'has no slice of 7'),
     ('v9-8', r"unknown --topology='v9-8'; known: v4-128"),
+    ('v4-0', "unknown --topology='v4-0'"),
+    ('v4-8x0', "unknown --topology='v4-8x0'"),
+    ('v5e-512', 'no slice of 512'),
+    ('v4:0x4x4', "unknown --topology='v4:0x4x4'"),
+    ('v4:4x4', r'torus of 3 sides.*got 4x4; e.g. v4:4x4x4'),
+    ('v5e:16x32', r'at most 256 chips, got 16x32'),
+    ('0xh100', "unknown --topology='0xh100'"),
     ('8xh999', "unknown GPU 'h999'; known: .*h100"),
+    # They have the name of a known device in them.
+    ('8xh1000', "unknown GPU 'h1000'"),
+    ('8xtpu7x', "unknown GPU 'tpu7x'"),
     ('', "unknown --topology=''"),
   ],
 )
