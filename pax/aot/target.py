@@ -96,12 +96,16 @@ def _num_mesh_devices(
     mesh_size < available <= _MAX_PARTIAL_DEVICES and topology.num_slices == 1
   )
   if mesh_size != available and not is_partial_host:
+    fitting = f'cpu:{mesh_size}'
+    if topology.platform != 'cpu':
+      fitting = topology_lib.default_topology(
+        ici, dcn, is_gpu=topology.platform == 'gpu'
+      )
     raise ValueError(
       f'the mesh {list(model.ici_mesh_shape)} x'
       f' {list(model.dcn_mesh_shape or [])} has {mesh_size} devices and'
       f' {topology.name} has {available}; use'
-      f' --topology={topology_lib.default_topology(ici, dcn)} or --set'
-      ' ICI_MESH_SHAPE=...'
+      f' --topology={fitting} or --set ICI_MESH_SHAPE=...'
     )
   slices = topology.num_slices
   if topology.platform == 'tpu' and slices not in (1, dcn):

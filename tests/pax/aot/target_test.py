@@ -48,6 +48,14 @@ def test_a_mesh_that_is_no_machine():
     create('v4-128', 'ICI_MESH_SHAPE=[1,2,2]')
 
 
+@pytest.mark.parametrize(
+  ('name', 'fitting'), [('16x8xh100', '4xh100'), ('cpu:16', 'cpu:4')]
+)
+def test_the_machine_that_is_advised_is_of_the_same_platform(name, fitting):
+  with pytest.raises(ValueError, match=rf'use --topology={fitting} or'):
+    create(name, 'ICI_MESH_SHAPE=[1,2,2]')
+
+
 def test_slices_that_the_mesh_does_not_have():
   with pytest.raises(ValueError, match='has 2 slices and dcn_mesh_shape'):
     create('v4-8x2', 'ICI_MESH_SHAPE=[1,8,1]')
