@@ -270,9 +270,7 @@ def _shard_map(
 ) -> tuple[list[Any], list[Record]]:
   params = eqn.params
   (body,) = closed_jaxprs(eqn)
-  # Renamed between versions of JAX.
-  names = params.get('newly_manual_axes') or params.get('manual_axes')
-  axes = tuple(names or params['mesh'].axis_names)
+  axes = jaxprs.manual_axes(eqn)
   unravels: list[Callable[[Array], Record]] = []
 
   def run(*args: Any) -> tuple[list[Any], Array]:

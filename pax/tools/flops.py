@@ -30,11 +30,13 @@ _REDUCTIONS = ('reduce_', 'arg', 'cum')
 def count(fn: Callable[..., Any], *args: Any) -> dict[str, int]:
   """Returns the FLOPs of `fn(*args)` by primitive, the largest first.
 
-  A matrix product of M x K and K x N is 2MNK, a convolution twice its
-  multiplications, a reduction one per input element, any other primitive one
-  per output element. A condition counts its most expensive branch, a loop of
-  unknown trip count one iteration, a Pallas kernel every point of its grid. The
-  products of one with such loops count its own estimate.
+  A matrix product of M x K and K x N is 2MNK, also if its rows are of several
+  groups (`ragged_dot`). A convolution is twice its multiplications, except
+  those by the zeros of a dilated input; a reduction one per input element, any
+  other primitive one per output element. A condition counts its most expensive
+  branch, a loop of unknown trip count one iteration, a Pallas kernel every
+  point of its grid. The products of a kernel with such loops, or with a grid
+  that is known at run time only, count its own estimate.
   Equations that no result depends on count nothing. Nothing runs.
   """
   return count_jaxpr(jax.make_jaxpr(fn)(*args).jaxpr)
@@ -100,9 +102,11 @@ def _estimate(eqn: Any) -> int | None:
 
   None for loops whose trip counts are known, and without an estimate.
   """
-  if eqn.primitive.name != 'pallas_call':
+  if eqn.primitive.name != 'pallas_call' or not _contains(eqn, 'dot_general'):
     return None
-  if not all(_contains(eqn, name) for name in ('while', 'dot_general')):
+  grid = eqn.params['grid_mapping'].grid
+  has_known_grid = all(isinstance(n, int) for n in grid)
+  if has_known_grid and not _contains(eqn, 'while'):
     return None
   estimate = eqn.params['cost_estimate']
   return estimate and estimate.flops
@@ -121,9 +125,12 @@ def _trip_count(eqn: Any) -> int:
   if eqn.primitive.name == 'scan':
     return eqn.params['length']
   if eqn.primitive.name == 'shard_map':
-    return eqn.params['mesh'].size
+    return math.prod(
+      eqn.params['mesh'].shape[axis] for axis in jaxprs.manual_axes(eqn)
+    )
   if eqn.primitive.name == 'pallas_call':
-    return math.prod(eqn.params['grid_mapping'].grid)
+    grid = eqn.params['grid_mapping'].grid
+    return math.prod(n for n in grid if isinstance(n, int))
   return 1
 
 
@@ -136,13 +143,28 @@ def _flops(eqn: Any) -> int:
     (contracted, _), _ = eqn.params['dimension_numbers']
     shape = eqn.invars[0].aval.shape
     return 2 * size * math.prod(shape[i] for i in contracted)
+  if name == 'ragged_dot_general':
+    return _ragged_dot_flops(eqn, size)
   if name == 'conv_general_dilated':
     kernel = eqn.invars[1].aval.shape
     out_features = eqn.params['dimension_numbers'].rhs_spec[0]
-    return 2 * size * math.prod(kernel) // kernel[out_features]
+    dilation = math.prod(eqn.params['lhs_dilation'])
+    return 2 * size * math.prod(kernel) // kernel[out_features] // dilation
   if name.startswith(_REDUCTIONS):
     return sum(_size(v) for v in eqn.invars)
   return size
+
+
+def _ragged_dot_flops(eqn: Any, result_size: int) -> int:
+  """Returns the FLOPs of a product whose groups together have all rows."""
+  numbers = eqn.params['ragged_dot_dimension_numbers']
+  (contracted, _), _ = numbers.dot_dimension_numbers
+  lhs, _, group_sizes = (v.aval.shape for v in eqn.invars)
+  flops = 2 * result_size * math.prod(lhs[i] for i in contracted)
+  if set(contracted) & set(numbers.lhs_ragged_dimensions):
+    # Each group has a result, the sum over its rows.
+    return flops // group_sizes[-1]
+  return flops
 
 
 def _size(variable: Any) -> int:

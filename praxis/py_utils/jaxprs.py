@@ -53,6 +53,16 @@ def live_equations(
   return live_eqns[::-1]
 
 
+def manual_axes(eqn: jex_core.JaxprEqn) -> tuple[str, ...]:
+  """Returns the mesh axes that a shard_map splits its operands over.
+
+  Over the other axes the partitioner splits the function itself.
+  """
+  # Renamed between versions of JAX.
+  names = eqn.params.get('newly_manual_axes') or eqn.params.get('manual_axes')
+  return tuple(names or eqn.params['mesh'].axis_names)
+
+
 def scan_num_consts_and_carry(eqn: jex_core.JaxprEqn) -> tuple[int, int]:
   """Returns the number of constant and of carried operands of a scan.
 

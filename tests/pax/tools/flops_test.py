@@ -49,6 +49,51 @@ def test_convolutions():
   assert found['conv_general_dilated'] == 2 * (2 * 8 * 8 * 16) * (3 * 3 * 3)
 
 
+def test_gradients_of_strided_convolutions_are_as_dear_as_their_results():
+  def loss(x, k):
+    return jax.lax.conv_general_dilated(
+      x, k, (2, 2), 'SAME', dimension_numbers=('NHWC', 'HWIO', 'NHWC')
+    ).sum()
+
+  gradients = jax.grad(loss, argnums=(0, 1))
+  found = flops.count(gradients, jnp.ones((2, 8, 8, 3)), jnp.ones((3, 3, 3, 5)))
+  forward = 2 * (2 * 4 * 4 * 5) * (3 * 3 * 3)
+  # With respect to the input, which is dilated, and to the kernel.
+  assert found['conv_general_dilated'] == 2 * forward
+
+
+def test_products_of_groups_of_rows_count_each_row_once():
+  # As of experts: each of 64 rows is multiplied by one of 4 matrices.
+  sizes = jnp.array([16, 8, 40, 0])
+  rows, weights = jnp.ones((64, 32)), jnp.ones((4, 32, 16))
+  product = 2 * 64 * 32 * 16
+  found = flops.count(jax.lax.ragged_dot, rows, weights, sizes)
+  assert found == {'ragged_dot_general': product}
+  gradients = jax.grad(
+    lambda x, w: jax.lax.ragged_dot(x, w, sizes).sum(), argnums=(0, 1)
+  )
+  found = flops.count(gradients, rows, weights)
+  assert found['ragged_dot_general'] == 2 * product
+
+
+def test_a_mapped_function_runs_once_per_part_of_its_operands():
+  mesh = jax.sharding.AbstractMesh((2, 4), ('a', 'b'))
+  spec = jax.sharding.PartitionSpec('a')
+  args = jnp.ones((8, 16)), jnp.ones((16, 4))
+  for axes, repeats in (({'a'}, 1), ({'a', 'b'}, 4)):
+    mapped = jax.shard_map(
+      jnp.dot,
+      mesh=mesh,
+      in_specs=(spec, jax.sharding.PartitionSpec()),
+      out_specs=spec,
+      axis_names=axes,
+      check_vma=False,
+    )
+    found = flops.count(mapped, *args)
+    # Devices along b repeat the work only if the function maps over b too.
+    assert found['dot_general'] == repeats * 2 * 8 * 16 * 4
+
+
 def test_custom_gradients_count_once():
   fn = lambda x: jax.nn.relu(x) * 2.0
   found = flops.count(fn, jnp.ones(5))
@@ -112,3 +157,29 @@ def test_pallas_kernels_with_loops_of_unknown_length_count_their_estimate():
   # Without one, an iteration.
   count = flops.count(functools.partial(fn, estimate=None), *args)
   assert count['dot_general'] == 2 * 8**3
+
+
+def test_pallas_kernels_with_a_grid_of_run_time_count_their_estimate():
+  def kernel(x, out):
+    out[...] = jnp.dot(x[...], x[...])
+
+  def fn(n, x, estimate):
+    return pl.pallas_call(
+      kernel,
+      grid=(n, 2),
+      in_specs=[pl.BlockSpec((8, 8), lambda i, j: (0, 0))],
+      out_specs=pl.BlockSpec((8, 8), lambda i, j: (i, 0)),
+      out_shape=jax.ShapeDtypeStruct((24, 8), jnp.float32),
+      cost_estimate=estimate,
+      name='product',
+    )(x)
+
+  args = jnp.array(3), jnp.ones((8, 8))
+  estimate = pl.CostEstimate(flops=7, transcendentals=0, bytes_accessed=0)
+  estimated = functools.partial(fn, estimate=estimate)
+  assert flops.count(estimated, *args)['dot_general'] == 7
+  jaxpr = jax.make_jaxpr(estimated)(*args).jaxpr
+  assert flops.pallas_kernels(jaxpr) == {'product': 7}
+  # Without one, a point along the dimension that is not known.
+  count = flops.count(functools.partial(fn, estimate=None), *args)
+  assert count['dot_general'] == 2 * 2 * 8**3
