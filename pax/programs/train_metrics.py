@@ -7,7 +7,7 @@ import collections
 import contextlib
 import pathlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
@@ -107,7 +107,10 @@ class TrainMetricsReporter:
       self._finish_start()
 
   def pause(self) -> contextlib.AbstractContextManager[None]:
-    """Waits for the steps in flight; excludes the block from the speed."""
+    """Waits for the steps in flight; excludes the block from the speed.
+
+    And from the summary of a trace.
+    """
     self.finish_steps()
     return self._speed.pause()
 
@@ -166,7 +169,7 @@ class TrainMetricsReporter:
       logging.warning('%s has no whole step', trace)
       return
     mfu = self._speed.mfu_of(summary.num_steps / summary.seconds)
-    sources = {}
+    sources: dict[tuple[str, str], str] = {}
     if not self._job.train_program.has_own_step:
       step = self._job.partitioner.train_step()
       sources = profile_summary.op_names(step.compiled.as_text() or '')
@@ -322,8 +325,13 @@ class _Speed:
   def measure(self, step: int) -> None:
     self.rate = self._throughput.measure(step) or self.rate
 
-  def pause(self) -> contextlib.AbstractContextManager[None]:
-    return self._throughput.pause()
+  @contextlib.contextmanager
+  def pause(self) -> Iterator[None]:
+    with (
+      self._throughput.pause(),
+      jax.profiler.TraceAnnotation(profile_summary.PAUSE),
+    ):
+      yield
 
   def scalars(self) -> dict[str, float]:
     if self.rate is None:

@@ -7,12 +7,15 @@ import collections
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 
 # Annotations of the training loop in its traces.
 STEP = 'train'
 INPUT_WAIT = 'input wait'
+# What is no part of training, such as an evaluation between two steps.
+PAUSE = 'pause'
 
 _NUM_OPERATIONS = 20
 # A plane of an accelerator is `/device:TPU:0`; CPU devices share one plane.
@@ -25,10 +28,19 @@ _CONTROL_FLOW = re.compile(r'(while|conditional|call)([.\d]|$)')
 _OP_NAME = re.compile(
   r'^ *(?:ROOT )?%?([\w.-]+) = .*op_name="([^"]*)"', re.MULTILINE
 )
+_MODULE = re.compile(r'^HloModule ([\w.-]+)')
 _MAX_SOURCE_CHARS = 90
 
 # Start and end in nanoseconds.
 _Span = tuple[float, float]
+
+
+class _Instruction(NamedTuple):
+  """An instruction of a program on a device."""
+
+  device: str
+  name: str
+  module: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,7 +59,8 @@ class ProfileSummary:
 
   num_steps: int
   num_devices: int
-  # From the start of the first step to the end of the last operation.
+  # From the start of the first step to the end of the last operation, without
+  # pauses.
   seconds: float
   # Mean over devices: computing, idle while the loop waits for a batch, and
   # idle otherwise.
@@ -60,10 +73,8 @@ class ProfileSummary:
 
 def summarize(profile: jax.profiler.ProfileData) -> ProfileSummary | None:
   """Returns the summary of a trace; None without a step or an operation."""
-  steps, waits = [], []
-  devices: dict[str, list[_Span]] = collections.defaultdict(list)
-  counts: collections.Counter[tuple[str, str]] = collections.Counter()
-  nanoseconds: collections.Counter[tuple[str, str]] = collections.Counter()
+  steps, waits, pauses = [], [], []
+  runs: list[tuple[_Instruction, _Span]] = []
   planes = [plane.name for plane in profile.planes]
   has_accelerator = any(name.startswith(_ACCELERATOR) for name in planes)
   for plane, line, event in _events(profile):
@@ -72,41 +83,73 @@ def summarize(profile: jax.profiler.ProfileData) -> ProfileSummary | None:
       steps.append(span)
     elif event.name == INPUT_WAIT:
       waits.append(span)
+    elif event.name == PAUSE:
+      pauses.append(span)
     elif has_accelerator and not plane.startswith(_ACCELERATOR):
       continue
-    elif operation := _operation(plane, line, event):
-      device, instruction, module = operation
-      devices[device].append(span)
-      counts[instruction, module] += 1
-      nanoseconds[instruction, module] += event.duration_ns
-  if not steps or not devices:
+    elif instruction := _instruction(plane, line, event):
+      runs.append((instruction, span))
+  # The devices have nothing to do when a pause begins.
+  runs = [
+    (instruction, span)
+    for instruction, span in runs
+    if not any(start <= span[0] < end for start, end in pauses)
+  ]
+  if not steps or not runs:
     return None
+  devices: dict[str, list[_Span]] = collections.defaultdict(list)
+  for instruction, span in runs:
+    devices[instruction.device].append(span)
   start = min(steps)[0]
   end = max(last for spans in (steps, *devices.values()) for _, last in spans)
-  shares = [_shares(spans, waits, (start, end)) for spans in devices.values()]
+  window = _Window(start, end, pauses)
+  shares = [_shares(spans, waits, window) for spans in devices.values()]
   busy, input_wait = (sum(s) / len(s) for s in zip(*shares, strict=True))
   return ProfileSummary(
     num_steps=len(steps),
     num_devices=len(devices),
-    seconds=1e-9 * (end - start),
+    seconds=1e-9 * window.length,
     busy=busy,
     input_wait=input_wait,
     idle=1.0 - busy - input_wait,
-    operations=[
-      Operation(
-        name=name,
-        module=module,
-        count=counts[name, module],
-        seconds=1e-9 * spent,
-      )
-      for (name, module), spent in nanoseconds.most_common()
-    ],
+    operations=_operations(runs),
   )
 
 
-def op_names(hlo: str) -> dict[str, str]:
-  """Returns the path in the model of each instruction of an HLO text."""
-  return dict(_OP_NAME.findall(hlo))
+def _operations(
+  runs: Iterable[tuple[_Instruction, _Span]],
+) -> list[Operation]:
+  counts: collections.Counter[tuple[str, str]] = collections.Counter()
+  nanoseconds: dict[tuple[str, str], float] = collections.defaultdict(float)
+  for instruction, (start, end) in runs:
+    key = instruction.name, instruction.module
+    counts[key] += 1
+    nanoseconds[key] += end - start
+  operations = [
+    Operation(
+      name=name,
+      module=module,
+      count=counts[name, module],
+      seconds=1e-9 * spent,
+    )
+    for (name, module), spent in nanoseconds.items()
+  ]
+  return sorted(operations, key=lambda operation: -operation.seconds)
+
+
+def op_names(hlo: str) -> dict[tuple[str, str], str]:
+  """Returns the path in the model of each instruction of an HLO text.
+
+  The keys are (module, instruction), and ('', instruction) for traces of TPUs,
+  which do not name the module.
+  """
+  module = _MODULE.match(hlo)
+  modules = ['', module[1]] if module else ['']
+  return {
+    (module, name): path
+    for name, path in _OP_NAME.findall(hlo)
+    for module in modules
+  }
 
 
 def summary_line(summary: ProfileSummary, mfu: float | None) -> str:
@@ -123,22 +166,25 @@ def summary_line(summary: ProfileSummary, mfu: float | None) -> str:
 
 
 def to_markdown(
-  summary: ProfileSummary, mfu: float | None, sources: Mapping[str, str]
+  summary: ProfileSummary,
+  mfu: float | None,
+  sources: Mapping[tuple[str, str], str],
 ) -> str:
   """Returns the page.
 
   Args:
     summary: The summary.
     mfu: Model FLOPs utilization of the traced steps; None if it is unknown.
-    sources: Paths in the model, as of `op_names`, by instruction.
+    sources: Paths in the model, as of `op_names`.
   """
   rows = _operation_rows(summary, sources)
   return '\n'.join(
     [
       f'# {summary_line(summary, mfu)}',
       '',
-      'From the start of the first step to the end of the last operation; mean'
-      f' over the devices of one process ({summary.num_devices}).',
+      'From the start of the first step to the end of the last operation,'
+      ' without evaluations in between; mean over the devices of one process'
+      f' ({summary.num_devices}).',
       '',
       '| time of a device | share |',
       '| --- | ---: |',
@@ -158,7 +204,7 @@ def to_markdown(
 
 
 def _operation_rows(
-  summary: ProfileSummary, sources: Mapping[str, str]
+  summary: ProfileSummary, sources: Mapping[tuple[str, str], str]
 ) -> Iterator[str]:
   total = sum(operation.seconds for operation in summary.operations)
   per_step = summary.num_steps * summary.num_devices
@@ -172,7 +218,7 @@ def _operation_rows(
     )
 
   for operation in summary.operations[:_NUM_OPERATIONS]:
-    source = sources.get(operation.name, '')
+    source = sources.get((operation.module, operation.name), '')
     if len(source) > _MAX_SOURCE_CHARS:
       source = f'...{source[-_MAX_SOURCE_CHARS:]}'
     source = source.replace('|', '\\|')
@@ -194,16 +240,16 @@ def _events(
         yield plane.name, line.name, event
 
 
-def _operation(
+def _instruction(
   plane: str, line: str, event: jax.profiler.ProfileEvent
-) -> tuple[str, str, str] | None:
-  """Returns device, instruction and module of an event; None for others."""
+) -> _Instruction | None:
+  """Returns the instruction that an event is a run of; None for others."""
   if plane.startswith('/device:TPU'):
     if line != _TPU_LINE:
       return None
     # The name is the text of the instruction.
     name = event.name.partition(' ')[0].lstrip('%')
-    return None if _CONTROL_FLOW.match(name) else (plane, name, '')
+    return None if _CONTROL_FLOW.match(name) else _Instruction(plane, name, '')
   stats = dict(event.stats)
   # Kernels of command buffers of GPUs have no instruction.
   is_accelerator = plane.startswith(_ACCELERATOR)
@@ -212,25 +258,37 @@ def _operation(
     return None
   # CPU devices share the threads of a plane.
   device = f'{plane} {stats.get("device_ordinal", "")}'
-  return device, name, str(stats.get('hlo_module', ''))
+  return _Instruction(device, name, str(stats.get('hlo_module', '')))
+
+
+class _Window(NamedTuple):
+  """The time that is summarized, in nanoseconds."""
+
+  start: float
+  end: float
+  pauses: Sequence[_Span]
+
+  @property
+  def length(self) -> float:
+    return self.end - self.start - self._covered(self.pauses)
+
+  def covered(self, spans: Iterable[_Span]) -> float:
+    """Returns the length of the union of spans outside of pauses."""
+    paused = self._covered(self.pauses)
+    return self._covered([*spans, *self.pauses]) - paused
+
+  def _covered(self, spans: Iterable[_Span]) -> float:
+    clipped = ((max(a, self.start), min(b, self.end)) for a, b in spans)
+    return _covered((a, b) for a, b in clipped if a < b)
 
 
 def _shares(
-  operations: Iterable[_Span], waits: Iterable[_Span], window: _Span
+  operations: Sequence[_Span], waits: Sequence[_Span], window: _Window
 ) -> tuple[float, float]:
   """Returns the busy share of a device, and its share of input wait."""
-  start, end = window
-
-  def covered(spans: Iterable[_Span]) -> float:
-    clipped = ((max(a, start), min(b, end)) for a, b in spans)
-    return _covered((a, b) for a, b in clipped if a < b)
-
-  operations = list(operations)
-  busy = covered(operations)
-  return (
-    busy / (end - start),
-    (covered([*operations, *waits]) - busy) / (end - start),
-  )
+  busy = window.covered(operations)
+  input_wait = window.covered([*operations, *waits]) - busy
+  return busy / window.length, input_wait / window.length
 
 
 def _covered(spans: Iterable[_Span]) -> float:

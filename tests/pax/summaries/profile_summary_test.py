@@ -63,6 +63,50 @@ def test_streams_of_a_gpu_overlap():
   )
 
 
+def test_evaluation_between_steps_is_left_out():
+  operations = [
+    _event('kernel', 110, 140, hlo_op='gemm.1', hlo_module='jit_step'),
+    _event('kernel', 150, 1100, hlo_op='gemm.1', hlo_module='jit_eval'),
+    _event('kernel', 1160, 1190, hlo_op='gemm.1', hlo_module='jit_step'),
+  ]
+  loop = [
+    _event('train', 100, 120, step_num=1),
+    _event('pause', 145, 1145),
+    _event('input wait', 1145, 1155),
+    _event('train', 1155, 1160, step_num=2),
+  ]
+  summary = profile_summary.summarize(
+    _profile(host=loop, **{'/device_GPU_0__Stream #1': operations})
+  )
+  # 100 to 145 and 1145 to 1190.
+  assert summary.seconds == pytest.approx(90e-9)
+  assert summary.busy == pytest.approx(60 / 90)
+  assert summary.input_wait == pytest.approx(10 / 90)
+  (gemm,) = summary.operations
+  assert (gemm.module, gemm.count) == ('jit_step', 2)
+  assert gemm.seconds == pytest.approx(60e-9)
+
+
+def test_operations_of_other_programs_have_no_path_in_the_model():
+  hlo = """HloModule jit_step, is_scheduled=true
+ENTRY %main (x: f32[]) -> f32[] {
+  ROOT %add.1 = f32[] add(%x, %x), metadata={op_name="jit(step)/layer/add"}
+}
+"""
+  operations = [
+    _event('', 110, 140, hlo_op='add.1', hlo_module='jit_step'),
+    _event('', 150, 160, hlo_op='add.1', hlo_module='jit_put'),
+  ]
+  summary = profile_summary.summarize(
+    _profile(host__python=_LOOP, host__threads=operations)
+  )
+  page = profile_summary.to_markdown(
+    summary, None, profile_summary.op_names(hlo)
+  )
+  assert '| add.1 | jit_step | jit(step)/layer/add |' in page
+  assert '| add.1 | jit_put |  |' in page
+
+
 def test_a_tpu_has_a_line_of_operations():
   operations = [
     _event('%while.1 = (s32[]) while(...)', 100, 200),
@@ -112,7 +156,8 @@ def test_a_large_product_is_the_top_of_a_real_trace(tmp_path):
   assert summary.operations[0].count == 3
   assert len(summary.operations) > 1
   sources = profile_summary.op_names(compiled.as_text())
-  assert 'large/' in sources[summary.operations[0].name]
+  largest = summary.operations[0]
+  assert 'large/' in sources[largest.module, largest.name]
 
   page = profile_summary.to_markdown(summary, 0.5, sources)
   assert page.startswith('# profile of 3 steps: ') and 'MFU 50.0%' in page
