@@ -76,10 +76,7 @@ def resolve(
   experiments.validate(experiment)
   tree = run_config.from_experiment(experiment, changes)
   if options.profile_steps:
-    first, end = map(int, options.profile_steps.split(':'))
-    train = tree.task.train
-    train.profiler_capture_step, train.profiler_num_steps = first, end - first
-    train.profiler_min_duration_sec = 0.0
+    _set_profiled_steps(tree.task.train, options.profile_steps)
   inputs = [tree.train_input, *tree.eval_inputs, *tree.decode_inputs]
   for config in filter(None, inputs):
     _set_infeed_host(config)
@@ -87,6 +84,19 @@ def resolve(
   if eval_on_test is None:
     eval_on_test = getattr(experiment, 'EVAL_ON_TEST', False)
   return JobSpec(experiment, tree, eval_on_test, callbacks or JobCallbacks())
+
+
+def _set_profiled_steps(train: Config[Any], profile_steps: str) -> None:
+  first, end = map(int, profile_steps.split(':'))
+  num_steps = int(train.num_train_steps)
+  if first >= num_steps:
+    raise ValueError(
+      f'--profile_steps={profile_steps} has no step of this job: steps count'
+      ' from 0, and task.train.num_train_steps is'
+      f' {num_steps}; FIRST must be below it'
+    )
+  train.profiler_capture_step, train.profiler_num_steps = first, end - first
+  train.profiler_min_duration_sec = 0.0
 
 
 def early_stopping_fn(spec: JobSpec, task: Task) -> EarlyStoppingFn | None:

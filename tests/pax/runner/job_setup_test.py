@@ -63,6 +63,22 @@ def test_the_plan_of_an_experiment_at_hand(tmp_path):
   assert planned.tree.eval_inputs[0].num_infeed_hosts == 1
 
 
+def test_profiled_steps_are_steps_of_the_job(tmp_path):
+  def plan(profile_steps):
+    made = options.RunOptions(
+      job_log_dir=str(tmp_path),
+      set=('task.train.num_train_steps=12',),
+      profile_steps=profile_steps,
+    )
+    return job_setup.resolve(made, experiments.TinySpmd()).tree.task.train
+
+  # The end may be later.
+  train = plan('11:30')
+  assert train.profiler_capture_step == 11 and train.profiler_num_steps == 19
+  with pytest.raises(ValueError, match=r'=12:13 has no step.*steps is 12;'):
+    plan('12:13')
+
+
 def test_averages_that_nobody_keeps(tmp_path):
   made, planned = _plan(
     tmp_path,
