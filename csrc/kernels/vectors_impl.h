@@ -56,9 +56,14 @@ PAX_INLINE Vec Sqrt(Vec x) {
 #endif
 }
 
-// e^x to 2 ulp for x <= 88; below -87 it returns e^-87. NaN stays NaN.
-PAX_INLINE Vec Exp(Vec argument) {
-  const Vec x = argument < Splat(-87.0f) ? Splat(-87.0f) : argument;
+// e^x = scale + scale * rest.
+struct ExpParts {
+  WordVec exponent;  // of scale, a power of two, without the bias
+  Vec rest;          // e^r - 1, -0.3 < rest < 0.42
+};
+
+// For -87 <= x <= 88.
+PAX_INLINE ExpParts SplitExp(Vec x) {
   // Adding 1.5 * 2^23 rounds to an integer, kept in the low bits.
   const Vec shifted = x * 1.44269504f + 12582912.0f;
   const Vec n = shifted - 12582912.0f;
@@ -70,17 +75,28 @@ PAX_INLINE Vec Exp(Vec argument) {
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.0f;
+  return {(WordVec)shifted << 23, p * (r * r) + r};
+}
+
+// e^x to 2 ulp for x <= 88; below -87 it returns e^-87. NaN stays NaN.
+PAX_INLINE Vec Exp(Vec argument) {
+  const Vec x = argument < Splat(-87.0f) ? Splat(-87.0f) : argument;
+  const ExpParts parts = SplitExp(x);
   // The addition to the exponent would make a number of some NaNs.
-  const Vec result = (Vec)((WordVec)p + ((WordVec)shifted << 23));
+  const Vec result = (Vec)((WordVec)(parts.rest + 1.0f) + parts.exponent);
   return argument == argument ? result : argument;
 }
 
-// c tanh(x / c)
+// c tanh(x / c), to 4 ulp for small x / c, too.
 PAX_INLINE Vec Cap(Vec x, float cap) {
   Vec y = x * (2.0f / cap);
   y = y > Splat(40.0f) ? Splat(40.0f) : y;
-  return cap - (2.0f * cap) / (Exp(y) + 1.0f);
+  y = y < Splat(-40.0f) ? Splat(-40.0f) : y;
+  const ExpParts parts = SplitExp(y);
+  const Vec scale = (Vec)((WordVec)Splat(1.0f) + parts.exponent);
+  // e^y - 1; e^y would round a small y.
+  const Vec e = parts.rest * scale + (scale - 1.0f);
+  return x == x ? cap * (e / (e + 2.0f)) : x;
 }
 
 PAX_INLINE float MaxOf(Vec v) {

@@ -242,6 +242,7 @@ int RunAll() {
       {"no heads", f, 2, 8, 0, 0, 32, all, 0, 1, 0},
       {"odd", f, 2, 333, 6, 2, 37, all, 0, 3, 0},
       {"odd, capped", f, 2, 131, 3, 1, 20, all, 0, 3, 5},
+      {"wide cap", f, 2, 131, 3, 1, 20, all, 0, 3, 1e6f},
       {"window", f, 1, 333, 2, 1, 40, 70, 0, 1, 0},
       {"window to both sides", f, 1, 300, 2, 2, 16, 33, 65, 4, 2},
       {"only later keys", f, 1, 200, 1, 1, 16, 0, 1, 1, 0},

@@ -180,6 +180,7 @@ int RunAll() {
       {"f32 tiny", f, 1, 1, 2, 32, false, false, 0, 0, 0},
       {"f32 masked strip", f, 45, 37, 301, 32, false, true, 0, 0, 0, true},
       {"bf16 masked strip", h, 45, 37, 301, 32, true, true, 0, 0, 0, true},
+      {"f32 wide cap", f, 45, 37, 301, 32, false, true, 1e6f, 0, 0},
       {"f32 blocks of dx", f, 300, 150, 140, 320, false, false, 0, 0, 0},
       {"bf16 blocks of dx", h, 300, 150, 140, 320, true, false, 0, 0, 0},
   };

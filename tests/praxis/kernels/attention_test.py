@@ -102,6 +102,7 @@ def _assert_close(got, want, tolerance):
   [
     ((2, 70, 4, 24), 2, dict()),
     ((1, 130, 3, 64), 1, dict(soft_cap=2.0)),
+    ((1, 130, 3, 64), 1, dict(soft_cap=1e6)),
     ((2, 200, 2, 16), 2, dict(before=40)),
     ((1, 131, 2, 80), 2, dict(before=20, after=33)),
     ((1, 64, 2, 5), 1, dict(after=None)),

@@ -124,6 +124,13 @@ def _assert_equal(got, want, dtype):
 
 
 @_CHUNKED
+@pytest.mark.parametrize('soft_cap', [1e4, 1e6, 1e30])
+def test_a_soft_cap_far_above_the_logits(implementation, soft_cap):
+  options = Options(soft_cap=soft_cap)
+  _check(_operands('float32'), 'float32', implementation, options)
+
+
+@_CHUNKED
 @_DTYPES
 @pytest.mark.parametrize('variant', list(_VARIANTS))
 @pytest.mark.parametrize('edges', list(_EDGES))
