@@ -169,6 +169,11 @@ def remat_rows(report: Report) -> list[tuple[str, ...]]:
 
 def remat_recommendation(policies: Sequence[RematPolicy]) -> str:
   """Returns the policy with the fewest FLOPs that fits, as an option."""
+  if len({(policy.num_bytes, policy.flops) for policy in policies}) == 1:
+    return (
+      'none changes the step: they apply to layers in a scan, as with --set'
+      ' USE_REPEATED_LAYER=True'
+    )
   fitting = [policy for policy in policies if policy.fits]
   if not fitting:
     return 'none is known to fit'

@@ -68,6 +68,16 @@ def test_the_fitting_policy_with_the_fewest_flops_is_recommended():
   )
 
 
+def test_no_policy_is_recommended_to_layers_that_are_not_a_scan():
+  policies = [
+    remat.RematPolicy(name=name, num_bytes=1.0, flops=1.0, fits=True)
+    for name in 'AB'
+  ]
+  recommendation = text.remat_recommendation(policies)
+  assert 'USE_REPEATED_LAYER=True' in recommendation
+  assert 'CHECKPOINT_POLICY' not in recommendation
+
+
 def test_an_experiment_without_the_constant_is_an_error():
   options = RunOptions(
     exp='tests.integration.experiments.TinySpmd',
