@@ -24,10 +24,10 @@ _ACCELERATOR = '/device:'
 _TPU_LINE = 'XLA Ops'
 # The time of control flow is that of the operations within it.
 _CONTROL_FLOW = re.compile(r'(while|conditional|call)([.\d]|$)')
-# `%name = ... metadata={op_name="..."}` in the text of an HLO module.
-_OP_NAME = re.compile(
-  r'^ *(?:ROOT )?%?([\w.-]+) = .*op_name="([^"]*)"', re.MULTILINE
-)
+# `%name = ... metadata={op_name="..."}` in the text of an HLO module. Mosaic
+# kernels have other metadata in lines between.
+_RESULT_NAME = re.compile(r'^ *(?:ROOT )?%?([\w.-]+) = ')
+_OP_NAME = re.compile(r'\bop_name="([^"]*)"')
 _MODULE = re.compile(r'^HloModule ([\w.-]+)')
 _MAX_SOURCE_CHARS = 90
 
@@ -145,11 +145,13 @@ def op_names(hlo: str) -> dict[tuple[str, str], str]:
   """
   module = _MODULE.match(hlo)
   modules = ['', module[1]] if module else ['']
-  return {
-    (module, name): path
-    for name, path in _OP_NAME.findall(hlo)
-    for module in modules
-  }
+  paths, name = {}, ''
+  for line in hlo.splitlines():
+    if result := _RESULT_NAME.match(line):
+      name = result[1]
+    if path := _OP_NAME.search(line):
+      paths.update({(module, name): path[1] for module in modules})
+  return paths
 
 
 def summary_line(summary: ProfileSummary, mfu: float | None) -> str:

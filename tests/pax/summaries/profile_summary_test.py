@@ -107,6 +107,26 @@ ENTRY %main (x: f32[]) -> f32[] {
   assert '| add.1 | jit_put |  |' in page
 
 
+def test_mosaic_kernels_have_metadata_of_several_lines():
+  hlo = """HloModule jit_step
+ENTRY %main (x: f32[]) -> f32[] {
+  %splash.1 = f32[] custom-call(%x), frontend_attributes={kernel_metadata={
+"xprof_metadata":"{\\"block_q\\": 512}"
+}}, metadata={op_name="jit(step)/attend/pallas_call"}
+  %copy.2 = f32[] copy(%splash.1)
+  ROOT %add.3 = f32[] add(%copy.2, %copy.2), metadata={op_name="jit(step)/add"}
+}
+"""
+  assert profile_summary.op_names(hlo) == {
+    (module, name): path
+    for module in ('', 'jit_step')
+    for name, path in (
+      ('splash.1', 'jit(step)/attend/pallas_call'),
+      ('add.3', 'jit(step)/add'),
+    )
+  }
+
+
 def test_a_tpu_has_a_line_of_operations():
   operations = [
     _event('%while.1 = (s32[]) while(...)', 100, 200),
