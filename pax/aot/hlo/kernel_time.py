@@ -18,6 +18,9 @@ _ESTIMATED_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 # XLA writes INT64_MAX for a kernel that it has no estimate of.
 _NO_ESTIMATE = 2**62
 _MOSAIC_CALL = 'custom_call_target="tpu_custom_call"'
+_PALLAS_CALL = '/pallas_call'
+# XLA's count of the kernels that it makes of `ragged_dot`.
+_COST_ESTIMATE = re.compile(r'"cost_estimate":\{"flops":"(\d+)"')
 _CALLS = ('call', 'conditional', 'while')
 # Share of the peak that a Mosaic kernel is assumed to reach.
 _MOSAIC_EFFICIENCY = 0.5
@@ -29,7 +32,7 @@ class KernelSeconds:
 
   # Kernels of XLA, by its cycle estimates.
   xla: float
-  # Kernels of Mosaic (Pallas), which have no estimates.
+  # Kernels of Mosaic, by Pallas or by XLA, which have no estimates.
   mosaic: float
   # Kernels between start and end of one run of each asynchronous collective, by
   # the name of its start.
@@ -54,13 +57,13 @@ def kernel_seconds(
   Args:
     module: the compiled step.
     chip: the device.
-    mosaic_flops: FLOPs of one call of each Mosaic kernel, by name.
+    mosaic_flops: FLOPs of one call of each Pallas kernel, by name.
 
   Returns:
     None if no kernel has an estimate or the clock is unknown.
 
   Raises:
-    ValueError: a Mosaic kernel is not in `mosaic_flops`.
+    ValueError: a Pallas kernel is not in `mosaic_flops`.
   """
   if chip.clock_hz is None:
     return None
@@ -136,8 +139,11 @@ class _Schedule:
 def _flops_of(
   kernel: hlo_parser.Instruction, mosaic_flops: Mapping[str, int]
 ) -> int:
+  if not kernel.op_name.endswith(_PALLAS_CALL):
+    estimate = _COST_ESTIMATE.search(kernel.attributes)
+    return int(estimate[1]) if estimate else 0
   # The name stack ends in the name of the kernel and `pallas_call`.
-  name = kernel.op_name.removesuffix('/pallas_call').rsplit('/', 1)[-1]
+  name = kernel.op_name.removesuffix(_PALLAS_CALL).rsplit('/', 1)[-1]
   if name not in mosaic_flops:
     raise ValueError(
       f'the kernel {kernel.op_name!r} must be one of {sorted(mosaic_flops)}'

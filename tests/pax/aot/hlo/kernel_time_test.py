@@ -81,6 +81,22 @@ def test_mosaic_kernels_run_at_half_the_peak_or_the_bandwidth():
     kernel_time.kernel_seconds(module, chip, {'other': 1})
 
 
+def test_kernels_that_xla_makes_of_ragged_dots_have_its_count():
+  kernel = (
+    'custom-call(%done), custom_call_target="tpu_custom_call",'
+    ' metadata={op_name="jit(step)/ragged_dot_general/ragged-dot-none"},'
+    ' backend_config={"custom_call_config":{"cost_estimate":{"flops":"400"}}}'
+  )
+  module = hlo_parser.parse(PROGRAM.replace('negate(%done)', kernel))
+  chip = dataclasses.replace(CHIP, flops=10.0)
+  assert kernel_time.kernel_seconds(module, chip).mosaic == 400 / 5
+  # Of their metadata it has none.
+  module = hlo_parser.parse(
+    PROGRAM.replace('negate(%done)', kernel.replace('cost_estimate', 'other'))
+  )
+  assert kernel_time.kernel_seconds(module, chip).mosaic == (32 + 32) / 4
+
+
 def test_nothing_is_said_where_nothing_is_known():
   module = hlo_parser.parse(PROGRAM)
   no_clock = dataclasses.replace(CHIP, clock_hz=None)
