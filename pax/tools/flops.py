@@ -55,7 +55,7 @@ def count_jaxpr(jaxpr: Any, *, loops_once: bool = False) -> dict[str, int]:
 
 
 def pallas_kernels(jaxpr: Any) -> dict[str, int]:
-  """Returns the FLOPs of one call of each Pallas kernel, by its name.
+  """Returns the FLOPs of one call of each Pallas kernel, by its name or ''.
 
   Of several kernels of a name the most expensive counts. Blocks that a kernel
   skips at run time count too.
@@ -67,7 +67,7 @@ def pallas_kernels(jaxpr: Any) -> dict[str, int]:
       flops = _estimate(eqn)
       if flops is None:
         flops = _trip_count(eqn) * sum(_count(j, False).total() for j in inner)
-      counts = [{eqn.params['name']: flops}]
+      counts = [{eqn.params['name'] or '': flops}]
     else:
       counts = [pallas_kernels(each) for each in inner]
     for by_name in counts:

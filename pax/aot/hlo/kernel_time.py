@@ -18,6 +18,7 @@ _ESTIMATED_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 # XLA writes INT64_MAX for a kernel that it has no estimate of.
 _NO_ESTIMATE = 2**62
 _MOSAIC_CALL = 'custom_call_target="tpu_custom_call"'
+_TRANSFORMATION = re.compile(r'\w+\(|\)')
 _PALLAS_CALL = '/pallas_call'
 # XLA's count of the kernels that it makes of `ragged_dot`.
 _COST_ESTIMATE = re.compile(r'"cost_estimate":\{"flops":"(\d+)"')
@@ -57,7 +58,8 @@ def kernel_seconds(
   Args:
     module: the compiled step.
     chip: the device.
-    mosaic_flops: FLOPs of one call of each Pallas kernel, by name.
+    mosaic_flops: FLOPs of one call of each Pallas kernel, by name; '' is those
+      without one.
 
   Returns:
     None if no kernel has an estimate or the clock is unknown.
@@ -142,8 +144,11 @@ def _flops_of(
   if not kernel.op_name.endswith(_PALLAS_CALL):
     estimate = _COST_ESTIMATE.search(kernel.attributes)
     return int(estimate[1]) if estimate else 0
-  # The name stack ends in the name of the kernel and `pallas_call`.
-  name = kernel.op_name.removesuffix(_PALLAS_CALL).rsplit('/', 1)[-1]
+  # The name stack ends in the name of the kernel, perhaps within that of a
+  # transformation such as vmap(...), and `pallas_call`.
+  scope = _TRANSFORMATION.sub('', kernel.op_name.removesuffix(_PALLAS_CALL))
+  names = [n for n in mosaic_flops if n and f'/{scope}'.endswith(f'/{n}')]
+  name = max(names, key=len, default='')
   if name not in mosaic_flops:
     raise ValueError(
       f'the kernel {kernel.op_name!r} must be one of {sorted(mosaic_flops)}'

@@ -183,3 +183,12 @@ def test_pallas_kernels_with_a_grid_of_run_time_count_their_estimate():
   # Without one, a point along the dimension that is not known.
   count = flops.count(functools.partial(fn, estimate=None), *args)
   assert count['dot_general'] == 2 * 2 * 8**3
+
+
+def test_pallas_kernels_without_a_name():
+  def kernel(x, out):
+    out[...] = jnp.dot(x[...], x[...])
+
+  x = jnp.ones((8, 8))
+  call = pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((8, 8), x.dtype))
+  assert list(flops.pallas_kernels(jax.make_jaxpr(call)(x).jaxpr)) == ['']

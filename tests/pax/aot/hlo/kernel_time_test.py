@@ -81,6 +81,27 @@ def test_mosaic_kernels_run_at_half_the_peak_or_the_bandwidth():
     kernel_time.kernel_seconds(module, chip, {'other': 1})
 
 
+@pytest.mark.parametrize(
+  ('op_name', 'flops'),
+  [
+    ('jit(step)/mm/pallas_call', {'mm': 400, '': 1}),
+    ('jit(step)/vmap(mm)/pallas_call', {'mm': 400, 'm': 1}),
+    ('jit(step)/transpose(jvp(mm))/pallas_call', {'mm': 400}),
+    ('jit(step)/fused/mm/pallas_call', {'fused/mm': 400, 'mm': 1}),
+    ('jit(step)/pallas_call', {'': 400, 'mm': 1}),
+    ('jit(step)/vmap()/pallas_call', {'': 400}),
+  ],
+)
+def test_kernels_are_found_by_their_names(op_name, flops):
+  kernel = (
+    'custom-call(%done), custom_call_target="tpu_custom_call",'
+    f' metadata={{op_name="{op_name}"}}'
+  )
+  module = hlo_parser.parse(PROGRAM.replace('negate(%done)', kernel))
+  chip = dataclasses.replace(CHIP, flops=10.0)
+  assert kernel_time.kernel_seconds(module, chip, flops).mosaic == 400 / 5
+
+
 def test_kernels_that_xla_makes_of_ragged_dots_have_its_count():
   kernel = (
     'custom-call(%done), custom_call_target="tpu_custom_call",'
