@@ -21,7 +21,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.experimental import profiler as jax_profiler
 
-from pax import atomic_file, train_states
+from pax import atomic_file, side_files, train_states
 from pax.partitioning.partitioned_step import PartitionedStep
 from pax.steps import Batch
 
@@ -129,9 +129,7 @@ class ManualRecompilation:
       self._step.set_compiled(estimated)
       yield estimated
       return
-    if jax.process_index() == 0:
-      with atomic_file.open_atomic(self._path) as file:
-        file.write(self._profile)
+    is_stored = self._store()
     with self._record_compiling():
       optimized = self._compile_with_profile()
     yield optimized
@@ -141,10 +139,26 @@ class ManualRecompilation:
 
     def run_last(state: TrainState, batch: Batch, key: jax.Array) -> Any:
       output = _timed(optimized, after)(state, batch, key)
-      self._report(_comparison(before, after, self._path))
+      later = f'{self._path} is used from now on'
+      if not is_stored:
+        later = f'{self._path} is not written: the next start profiles again'
+      self._report(f'{_comparison(before, after)}; {later}')
       return output
 
     yield run_last
+
+  def _store(self) -> bool:
+    """Writes the profile in the first process; returns False if it cannot.
+
+    The other processes compile with the profile, and wait for the first one.
+    """
+    if jax.process_index() != 0:
+      return True
+    with side_files.tolerate_errors(self._path):
+      with atomic_file.open_atomic(self._path) as file:
+        file.write(self._profile)
+      return True
+    return False
 
   def _compile_with_profile(self) -> jax.stages.Compiled:
     # Pass the content, not the path: the compilation cache compares the option,
@@ -153,13 +167,11 @@ class ManualRecompilation:
     return self._step.lower().compile(options)
 
 
-def _comparison(
-  before: list[float], after: list[float], path: pathlib.Path
-) -> str:
+def _comparison(before: list[float], after: list[float]) -> str:
   first, second = statistics.median(before), statistics.median(after)
   return (
     f'PGLE: {1e3 * first:.1f} ms a step before, {1e3 * second:.1f} ms after'
-    f' ({100 * (second / first - 1):+.1f} %); {path} is used from now on'
+    f' ({100 * (second / first - 1):+.1f} %)'
   )
 
 

@@ -119,6 +119,23 @@ def test_a_stored_profile_is_used_from_the_first_step(
   assert reports == [f'PGLE: the step is compiled with {tmp_path}/profile.pb']
 
 
+def test_training_continues_if_the_profile_cannot_be_stored(
+  partitioner, expected, compiler_options, monkeypatch, tmp_path
+):
+  monkeypatch.setattr(
+    profile_guided.jax_profiler,
+    'get_profiled_instructions_proto',
+    lambda folder: b'durations',
+  )
+  reports = _recompilation(partitioner, tmp_path / 'gone')
+  assert _losses(partitioner, _STEPS) == pytest.approx(expected, rel=1e-6)
+  assert compiler_options[-1] == {'fdo_profile': b'durations'}
+  (report,) = reports
+  assert report.endswith(
+    '/profile.pb is not written: the next start profiles again'
+  )
+
+
 def test_training_continues_without_instructions_of_a_gpu(
   partitioner, expected, compiler_options, tmp_path
 ):
