@@ -49,7 +49,9 @@ def run(options: RunOptions) -> int:
     # The saved step is for runs.
     full_effort=options.aot_full_effort or bool(options.aot_save),
   )
-  report = result.report
+  report = dataclasses.replace(
+    result.report, asked_topology=options.topology, settings=options.set
+  )
   if options.aot_remat:
     policies = remat.compare(experiment, options.topology)
     report = dataclasses.replace(report, remat_policies=policies)

@@ -105,7 +105,7 @@ def _outcomes(
 def _load_report(
   folder: pathlib.Path, name: str, options: RunOptions
 ) -> table.Outcome | None:
-  """Returns a stored report of at least the requested level."""
+  """Returns a stored report of what is requested, or of more."""
   for file in folder.glob(f'{name.rpartition(".")[2]}-*.json'):
     report = side_files.read_json(file, _parse_report)
     if report is None:
@@ -127,8 +127,15 @@ def _parse_report(value: Any) -> dict[str, Any]:
 
 def _is_complete(report: dict[str, Any], options: RunOptions) -> bool:
   """Whether another analysis with these options would add nothing."""
-  if report['level'] < options.check_level:
+  is_of_options = (
+    not report.get('asked_topology')
+    and report.get('settings', []) == list(options.set)
+    and (not options.aot_remat or report.get('remat_policies'))
+  )
+  if not is_of_options or report['level'] < options.check_level:
     return False
+  if options.aot_full_effort and report.get('compile_s'):
+    return bool(report['full_effort'])
   if options.check_level < analysis.COMPILED or not report['not_compiled']:
     return True
   machine = topology.parse_topology(report['topology'])

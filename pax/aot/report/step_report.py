@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pax.aot.hlo.collectives import CollectiveTotal
@@ -84,6 +84,9 @@ class Report:
   advice: list[str] = dataclasses.field(default_factory=list)
   # Remat policies by their FLOPs, the fewest first; None: not compared.
   remat_policies: list[RematPolicy] | None = None
+  # The values of --topology and --set; None: the default machine.
+  asked_topology: str | None = None
+  settings: Sequence[str] = ()
 
   def to_json(self) -> str:
     """Returns the report as a JSON object, with `total` and `bound`."""

@@ -78,6 +78,24 @@ def test_what_could_not_be_compiled_is_tried_where_it_can(monkeypatch):
   assert sweep._is_complete(report, RunOptions(check_level=7))
 
 
+@pytest.mark.parametrize(
+  ('stored', 'asked'),
+  [
+    # Of `--exp --topology` in the same directory.
+    ({'asked_topology': '8xh100'}, {}),
+    ({'settings': ['NUM_LAYERS=1']}, {}),
+    ({}, {'set': ('NUM_LAYERS=1',)}),
+    ({'compile_s': 2.0, 'full_effort': False}, {'aot_full_effort': True}),
+    ({'remat_policies': None}, {'aot_remat': True}),
+  ],
+)
+def test_reports_of_other_options_are_not_reused(stored, asked):
+  report = {'level': 10, 'not_compiled': None, 'topology': '8xh100'}
+  assert sweep._is_complete(report, RunOptions(check_level=10))
+  options = RunOptions(check_level=10, **asked)
+  assert not sweep._is_complete(report | stored, options)
+
+
 def test_what_does_not_fit_is_in_the_exit_code(swept, monkeypatch):
   options, _ = swept
   (file,) = sweep.report_folder(options).glob('TinySpmd*.json')
