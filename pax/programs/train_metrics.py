@@ -162,9 +162,12 @@ class TrainMetricsReporter:
     if jax.process_index() != 0:
       return
     self._measure_peak()
-    summary = profile_summary.summarize(
-      jax.profiler.ProfileData.from_file(str(trace))
-    )
+    try:
+      profile = jax.profiler.ProfileData.from_file(str(trace))
+    except (OSError, RuntimeError) as e:
+      logging.warning('%s cannot be summarized: %s', trace, e)
+      return
+    summary = profile_summary.summarize(profile)
     if summary is None:
       logging.warning('%s has no whole step', trace)
       return

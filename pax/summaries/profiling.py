@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import pathlib
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -90,6 +92,8 @@ class StepProfiler:
       logging.warning('The profile cannot be written: %s', e)
       return
     logging.info('Wrote a profile to %s', self._log_dir)
-    traces = pathlib.Path(self._log_dir).glob('plugins/profile/*/*.xplane.pb')
+    # Other hosts may be writing theirs.
+    name = f'{glob.escape(socket.gethostname())}.xplane.pb'
+    traces = pathlib.Path(self._log_dir).glob(f'plugins/profile/*/{name}')
     if files := list(traces):
       self._on_written(max(files, key=lambda file: file.stat().st_mtime))

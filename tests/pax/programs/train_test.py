@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import socket
 import threading
 import types
 
@@ -320,6 +321,22 @@ def test_batches_move_to_the_devices_while_a_step_runs(tmp_path):
 
   run = dataclasses.replace(run, train_program=Waiting())
   assert train_program.train(run) is Outcome.DONE
+
+
+def test_a_trace_that_cannot_be_read_does_not_end_the_run(
+  tmp_path, monkeypatch, caplog
+):
+  def fail(path):
+    raise RuntimeError('Failed to parse XSpace')
+
+  monkeypatch.setattr(jax.profiler.ProfileData, 'from_file', fail)
+  monkeypatch.setattr(jax.profiler, 'start_trace', lambda folder: None)
+  trace = tmp_path / f'plugins/profile/now/{socket.gethostname()}.xplane.pb'
+  trace.parent.mkdir(parents=True)
+  monkeypatch.setattr(jax.profiler, 'stop_trace', trace.touch)
+  run = _run(tmp_path, profiler_capture_step=1, profiler_num_steps=1)
+  assert train_program.train(run) is Outcome.DONE
+  assert 'cannot be summarized: Failed to parse XSpace' in caplog.text
 
 
 def test_stops_before_the_step_and_saves(tmp_path):

@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+
 import jax
 import pytest
 
@@ -83,6 +86,25 @@ def test_a_second_trace_is_a_warning(calls, monkeypatch, caplog):
   profiler.close()
   assert calls == []
   assert 'Another trace runs' in caplog.text
+
+
+def test_the_trace_is_that_of_this_host(calls, tmp_path, monkeypatch):
+  def write():
+    folder = tmp_path / 'dir/plugins/profile/now'
+    folder.mkdir(parents=True)
+    (folder / 'here.xplane.pb').touch()
+    # Another host, which shares the directory, is not done.
+    (folder / 'there.xplane.pb').touch()
+    os.utime(folder / 'here.xplane.pb', (1, 1))
+
+  monkeypatch.setattr(jax.profiler, 'stop_trace', write)
+  monkeypatch.setattr(socket, 'gethostname', lambda: 'here')
+  written = []
+  profiler = profiling.StepProfiler(
+    'dir', 1, num_steps=1, on_written=lambda file: written.append(file.name)
+  )
+  run(profiler, range(4))
+  assert written == ['here.xplane.pb']
 
 
 def test_a_profile_that_cannot_be_written_is_a_warning(
