@@ -87,10 +87,12 @@ def quantize(x: Float[Array, '...'], dtype: Any) -> Scaled:
   finite either.
   """
   amax = jnp.max(jnp.abs(x)).astype(jnp.float32)
-  ratio = amax / float(jnp.finfo(dtype).max)
+  # Below the smallest normal number XLA:CPU takes a ratio for 0.
+  smallest = float(jnp.finfo(jnp.float32).tiny)
+  ratio = jnp.maximum(amax / float(jnp.finfo(dtype).max), smallest)
   mantissa, _ = jnp.frexp(ratio)
   # The smallest power of two above the ratio; its division is exact.
-  scale = jnp.where(amax == 0.0, 1.0, ratio / mantissa)
+  scale = ratio / mantissa
   return Scaled(fp8_ops.quantize(x, dtype, scale, x.dtype), scale)
 
 

@@ -12,7 +12,7 @@ from flax.linen import fp8_ops
 
 from praxis import base_layer, pax_fiddle
 from praxis.layers import linears, pipeline, repeats
-from praxis.layers.injection import fp8_nvidia_gpu
+from praxis.layers.injection import fp8_current_scaling, fp8_nvidia_gpu
 from tests.praxis.layers import running
 
 _E4M3, _E5M2 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
@@ -146,6 +146,19 @@ def test_current_scaling_follows_the_numbers(dtype):
   ):
     atol = 1e-5 * np.abs(want).max()
     np.testing.assert_allclose(array, want, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize('dtype', [jnp.float8_e4m3fn, jnp.float8_e5m2])
+@pytest.mark.parametrize('size', [1e-30, 1e-34, 1e-36, 2e-38, 1e38])
+def test_current_scaling_of_any_size(size, dtype):
+  x = jnp.full((4, 8), size).at[0].set(0.0)
+  quantized = running.jit(fp8_current_scaling.quantize, static_argnums=1)(
+    x, dtype
+  )
+  values = np.asarray(quantized.values, np.float64)
+  restored = values * np.asarray(quantized.scale, np.float64)
+  # Three bits of mantissa, or two.
+  np.testing.assert_allclose(restored, x, rtol=0.125)
 
 
 def test_current_scaling_of_zeros_and_of_infinities():
