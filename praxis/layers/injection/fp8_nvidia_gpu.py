@@ -22,10 +22,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, overload
 
+import jax
 import jax.numpy as jnp
 from flax.linen import fp8_ops
 from jax import lax
-from jaxtyping import Array, Shaped
+from jaxtyping import Array, Float, Shaped
 
 from praxis import base_layer
 from praxis.alias_names import module_getattr
@@ -177,10 +178,12 @@ class Fp8EinsumOp(base_layer.BaseLayer):
     self, x: Array, tensor: str, suffix: str = ''
   ) -> tuple[Array, Array]:
     """Returns E4M3 values and their scale, without gradients of `x`."""
+    x = _inf_to_nan(x)
     return fp8_ops.in_q(x.dtype, _E4M3, x, *self._meta(tensor, suffix))
 
   def _fake_quantize(self, x: Array, tensor: str, suffix: str = '') -> Array:
     """Returns `x` rounded to E4M3, with a straight-through gradient."""
+    x = _inf_to_nan(x)
     return fp8_ops.in_qdq(x.dtype, _E4M3, x, *self._meta(tensor, suffix))
 
   def _dot(
@@ -214,6 +217,7 @@ class Fp8EinsumOp(base_layer.BaseLayer):
       x.dtype,
     )
     product = fp8_ops.out_dq(x.dtype, x_scale, kernel_scale, product)
+    product = _inf_to_nan(product)
     return product if order is None else lax.transpose(product, order)
 
   def _rounded_product(
@@ -227,6 +231,7 @@ class Fp8EinsumOp(base_layer.BaseLayer):
     product = fp8_ops.out_qdq(
       product.dtype, _E5M2, product, *self._meta('output_grad', suffix)
     )
+    product = _inf_to_nan(product)
     return product if order is None else lax.transpose(product, order)
 
 
@@ -275,6 +280,21 @@ class Fp8CurrentScalingEinsumGatedOp(base_layer.BaseLayer):
       for kernel in kernels
     )
     return product, gated
+
+
+@jax.custom_vjp
+def _inf_to_nan(x: Float[Array, '*shape']) -> Float[Array, '*shape']:
+  """Returns `x` with NaN for infinity; its gradient likewise.
+
+  A saturating cast makes a finite number of infinity. NaN stays NaN, so that
+  the learner sees it.
+  """
+  return jnp.where(jnp.isinf(x), jnp.nan, x)
+
+
+_inf_to_nan.defvjp(
+  lambda x: (_inf_to_nan(x), None), lambda _, grad: (_inf_to_nan(grad),)
+)
 
 
 def _operands(

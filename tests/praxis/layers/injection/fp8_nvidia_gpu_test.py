@@ -185,6 +185,29 @@ def test_current_scaling_of_zeros_and_of_infinities():
 
 
 @pytest.mark.parametrize('direct', [True, False])
+@pytest.mark.parametrize('value', [np.inf, -np.inf, np.nan])
+def test_delayed_scaling_saturates_no_infinity(direct, value):
+  layer, variables = _op(use_direct_quant=direct)
+
+  @running.jit
+  def step(x, w, g):
+    apply = lambda x, w: layer.apply(variables, 'bd,df->bf', x, w)
+    y, vjp = jax.vjp(apply, x, w)
+    return y, *vjp(g)
+
+  g = jnp.asarray(_G)
+  assert all(np.all(np.isfinite(a)) for a in step(_X, _W, g))
+  # The learner must see it; the history would keep the scale for 1024 steps.
+  for operands in (
+    (_X.at[0, 0].set(value), _W, g),
+    (_X, _W.at[0, 0].set(value), g),
+  ):
+    assert np.any(np.isnan(step(*operands)[0]))
+  _, x_grad, w_grad = step(_X, _W, g.at[0, 0].set(value))
+  assert np.any(np.isnan(x_grad)) and np.any(np.isnan(w_grad))
+
+
+@pytest.mark.parametrize('direct', [True, False])
 def test_a_gate_has_its_own_product_and_shares_the_input(direct):
   layer, variables = _op(_GATED, use_direct_quant=direct)
   assert len(variables['params']) == 10
