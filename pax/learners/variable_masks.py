@@ -39,15 +39,21 @@ def learned(
 ) -> Nested[bool]:
   """Returns the mask of trainable variables that the patterns select.
 
+  Those that their gradient replaces are always in it: the scales of fp8 follow
+  activations and gradients of frozen layers too.
+
   Args:
     var_weight_hparams: WeightHParams of the variables.
     exclusion: As in `selected`.
     inclusion: Likewise.
   """
   return jax.tree.map(
-    lambda is_trainable, is_selected: is_trainable and is_selected,
+    lambda is_trainable, is_selected, is_overwritten: (
+      is_trainable and (is_selected or is_overwritten)
+    ),
     trainable(var_weight_hparams),
     selected(var_weight_hparams, exclusion=exclusion, inclusion=inclusion),
+    overwritten(var_weight_hparams),
   )
 
 

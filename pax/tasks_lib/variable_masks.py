@@ -24,6 +24,8 @@ def get_excluded_var_mask_for_grad_or_opt(
 ) -> Nested[bool]:
   """Returns the mask of variables that the learner excludes.
 
+  Variables that become their gradient are not excluded by name.
+
   Args:
     var_weight_hparams: WeightHParams of the variables.
     learner: Its `bprop_variable_inclusion` or `bprop_variable_exclusion`
@@ -42,14 +44,12 @@ def get_excluded_var_mask_for_grad_or_opt(
       var_weight_hparams, learner.bprop_variable_exclusion
     )
 
-  def is_excluded(hparams: base_layer.WeightHParams, is_selected: bool) -> bool:
+  def is_excluded(hparams: base_layer.WeightHParams, by_name: bool) -> bool:
+    is_overwritten = base_layer.var_overwrite_with_gradient(hparams)
     return (
-      is_selected
+      (by_name and not is_overwritten)
       or (mask_all_non_trainable and base_layer.var_not_trainable(hparams))
-      or (
-        mask_all_overwrite_with_gradient
-        and base_layer.var_overwrite_with_gradient(hparams)
-      )
+      or (mask_all_overwrite_with_gradient and is_overwritten)
     )
 
   return jax.tree.map(is_excluded, var_weight_hparams, excluded)

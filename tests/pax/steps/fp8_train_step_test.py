@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 
 import jax
 import numpy as np
@@ -60,3 +61,20 @@ def test_the_optimizer_and_its_average_leave_them_alone(delayed):
   for kind in ('/m/', '/v/', '/ema/'):
     assert any(kind in path and 'combined_qkv/w' in path for path in paths)
   assert not [path for path in paths if 'einsum' in path]
+
+
+def test_scales_of_frozen_layers_follow_their_tensors():
+  states = fp8_training.train(
+    'delayed', frozen='params/lm/transformer/.*'
+  ).states
+  first, last = (s.mdl_vars['params'] for s in (states[0], states[-1]))
+  before, after = (fp8_training.einsum_variables(p) for p in (first, last))
+  assert len(after) == 4
+  for path, op in after.items():
+    layer = functools.reduce(operator.getitem, path.split('/')[:-1], last)
+    old = functools.reduce(operator.getitem, path.split('/')[:-1], first)
+    np.testing.assert_array_equal(layer['w'], old['w'])
+    for tensor in _TENSORS:
+      history, scale = f'{tensor}_amax_history', f'{tensor}_scale'
+      assert np.all((op[history] > 0).sum(-1) == 3)
+      assert np.all(op[scale] != before[path][scale])

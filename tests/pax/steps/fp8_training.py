@@ -61,6 +61,7 @@ def train(
   num_devices: int = 1,
   pipelined: bool = False,
   optimizer: Config | None = None,
+  frozen: str = '',
   **constants: Any,
 ) -> Training:
   """Trains from the same initial weights on the same batches.
@@ -71,12 +72,14 @@ def train(
     num_devices: number of devices of the mesh.
     pipelined: whether the two layers are pipeline stages.
     optimizer: its Config; None is Adam.
+    frozen: matches the paths of variables that are not learned.
     **constants: of the experiment, e.g. ICI_MESH_SHAPE.
   """
   base = _PipelinedLm if pipelined else _Lm
   task_p = type('Case', (base,), constants)().task()
   task_p.model.lm_tpl.fp8_scaling = scaling
   task_p.train.learner.optimizer = optimizer or adam()
+  task_p.train.learner.bprop_variable_exclusion = frozen
   partitioner = partitioning.partition_task(
     task_p,
     jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), _batch(0)),

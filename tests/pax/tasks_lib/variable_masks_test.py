@@ -54,10 +54,8 @@ def _learner(ema_decay=0.0, **fields):
   [
     ({}, set()),
     ({'bprop_variable_exclusion': 'params/b'}, {'params/b'}),
-    (
-      {'bprop_variable_inclusion': ['params/b', '.*/mean']},
-      {'params/a', 'params/scale'},
-    ),
+    ({'bprop_variable_exclusion': '.*/scale'}, set()),
+    ({'bprop_variable_inclusion': ['params/b', '.*/mean']}, {'params/a'}),
   ],
 )
 def test_masks(fields, excluded):
