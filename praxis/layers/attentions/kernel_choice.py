@@ -107,8 +107,12 @@ class KernelAttention(base_layer.BaseLayer):
   without_kernel: ClassVar[str] = EINSUM
 
   def __init_subclass__(cls, **kwargs: Any) -> None:
-    if 'has_kernel' not in vars(cls) and _STEPS & vars(cls).keys():
-      cls.has_kernel = False
+    if 'has_kernel' not in vars(cls):
+      cls.has_kernel = all(
+        _knows_kernels(cls, base)
+        for base in cls.__mro__
+        if _STEPS & vars(base).keys()
+      )
     super().__init_subclass__(**kwargs)
 
   def _check_implementation(self) -> None:
@@ -174,6 +178,13 @@ class KernelAttention(base_layer.BaseLayer):
     """Returns the options of a variant that exclude kernels, likewise."""
     del mask
     return {}
+
+
+def _knows_kernels(cls: type, base: type) -> bool:
+  """Whether a class or a base says that kernels compute the steps of `base`."""
+  heirs = (c for c in cls.__mro__ if issubclass(c, base))
+  said = (vars(c)['has_kernel'] for c in heirs if 'has_kernel' in vars(c))
+  return next(said, False)
 
 
 def may_use_kernel(implementation: str, length: int) -> bool:

@@ -16,6 +16,7 @@ from praxis.layers import (
   checkpoint_policy,
   context_parallel,
   grouped_query_attention,
+  multi_query_attention,
   transformers,
 )
 from praxis.layers.attentions import (
@@ -195,6 +196,35 @@ def test_a_subclass_with_other_arithmetic_has_no_kernel():
   )
   with pytest.raises(ValueError, match='not support Sharper'):
     kernel_cases.trace_loss(lm)
+
+
+def test_arithmetic_of_any_base_has_no_kernel():
+  class Sharper:
+    def _probs(self, logits, mask, bias):
+      return super()._probs(2 * logits, mask, bias)
+
+  multi_query = multi_query_attention.MultiQueryDotProductAttention
+
+  class Mixed(Sharper, attentions.DotProductAttention):
+    pass
+
+  class MixedIntoParent(multi_query, Mixed):
+    pass
+
+  class Local(multi_query, attentions.LocalSelfAttention):
+    pass
+
+  class Same(Mixed):
+    has_kernel = True
+
+  class Child(Same):
+    pass
+
+  class WithContext(Child, multi_query):
+    pass
+
+  assert not any(c.has_kernel for c in (Mixed, MixedIntoParent, Local))
+  assert all(c.has_kernel for c in (Same, Child, WithContext))
 
 
 def test_a_split_may_name_axes_by_their_index():
