@@ -17,6 +17,7 @@ of its prefixes in order, then its suffix.
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -173,6 +174,9 @@ class DotProductAttentionWithLPB(dot_product.DotProductAttention):
   It computes the same as DotProductAttention and reads the cache of a prompt
   once for all of its samples. Decoding must set fprop_for_prefix.
   """
+
+  # Prefixes are of decoding steps only.
+  has_kernel: ClassVar[bool] = True
 
   def extend_step(
     self,

@@ -227,6 +227,14 @@ def test_arithmetic_of_any_base_has_no_kernel():
   assert all(c.has_kernel for c in (Same, Child, WithContext))
 
 
+def test_lazy_prefixes_have_a_kernel():
+  attention = attentions.DotProductAttentionWithLPB.config()
+  lm = kernel_cases.language_model('auto', attention=attention)
+  traced = _trace('tpu', lm)
+  assert list(_kernel_names(traced, 'tpu'))
+  assert '1024,1024' not in str(traced.jaxpr)
+
+
 def test_a_split_may_name_axes_by_their_index():
   split = [0, -1, 'mdl', None]
   mesh = jax.sharding.AbstractMesh((2, 2), ('data', 'mdl'))
