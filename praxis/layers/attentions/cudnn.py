@@ -57,7 +57,7 @@ def reason_against(
   axes = kernel_inputs.HeadAxes.of(spec.split, mesh)
   if kernel_inputs.num_devices(mesh, axes.length) > 1:
     return f'{axes.length} over the sequence'
-  if reason := kernel_inputs.sharding_reason(heads, axes, mesh):
+  if reason := kernel_inputs.reason_against(heads, spec, mesh):
     return reason
   if py_utils.target_platform() == 'gpu':
     return _device_reason(head_dim)

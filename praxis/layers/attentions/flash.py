@@ -35,17 +35,10 @@ def reason_against(
   names = {x.dtype for x in heads}
   if len(names) > 1 or heads.query.dtype not in dtypes:
     return ' and '.join(sorted(str(d) for d in names))
-  if heads.key.shape[1] != heads.query.shape[1]:
-    return (
-      f'queries {heads.query.shape} with keys {heads.key.shape} of another '
-      'length'
-    )
-  if spec.window and spec.window.left is not None and spec.window.left < 1:
-    return "a window without the query's own position"
   axes = kernel_inputs.HeadAxes.of(spec.split, mesh)
   if kernel_inputs.num_devices(mesh, axes.length) > 1:
     return f'{axes.length} over the sequence'
-  return kernel_inputs.sharding_reason(heads, axes, mesh)
+  return kernel_inputs.reason_against(heads, spec, mesh)
 
 
 def attend(heads: Heads, spec: KernelSpec) -> Float[Array, 'B T N H']:

@@ -99,16 +99,30 @@ def num_devices(mesh: AbstractMesh, axes: tuple[str, ...]) -> int:
   return math.prod(mesh.shape[axis] for axis in axes)
 
 
-def sharding_reason(
-  heads: Heads, axes: HeadAxes, mesh: AbstractMesh
+def reason_against(
+  heads: Heads, spec: KernelSpec, mesh: AbstractMesh
 ) -> str | None:
-  """Returns a sharding that no kernel supports, or None.
+  """Returns a property that no kernel supports, or None.
 
   Args:
     heads: arrays, or their shapes.
-    axes: mesh axes of the dimensions of the queries.
+    spec: of the attention.
     mesh: over which the arrays are sharded; empty for one device.
   """
+  if heads.key.shape[1] != heads.query.shape[1]:
+    return (
+      f'queries {heads.query.shape} with keys {heads.key.shape} of another '
+      'length'
+    )
+  if spec.window and spec.window.left is not None and spec.window.left < 1:
+    return "a window without the query's own position"
+  return _sharding_reason(heads, HeadAxes.of(spec.split, mesh), mesh)
+
+
+def _sharding_reason(
+  heads: Heads, axes: HeadAxes, mesh: AbstractMesh
+) -> str | None:
+  """Returns a sharding that no kernel supports, or None."""
   batch, length, num_heads, _ = heads.query.shape
   if num_devices(mesh, axes.head_dim) > 1:
     return f'{axes.head_dim} over the head dimension'

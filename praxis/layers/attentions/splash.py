@@ -59,16 +59,11 @@ def reason_against(
     mesh: over which the arrays are sharded; empty for one device.
   """
   _, length, _, head_dim = heads.query.shape
-  if heads.key.shape[1] != length:
-    return (
-      f'queries {heads.query.shape} with keys {heads.key.shape} of another '
-      'length'
-    )
   if head_dim < _HEAD_DIM:
     return f'a head dimension of {head_dim}, less than {_HEAD_DIM}'
-  axes = kernel_inputs.HeadAxes.of(spec.split, mesh)
-  if reason := kernel_inputs.sharding_reason(heads, axes, mesh):
+  if reason := kernel_inputs.reason_against(heads, spec, mesh):
     return reason
+  axes = kernel_inputs.HeadAxes.of(spec.split, mesh)
   shards = kernel_inputs.num_devices(mesh, axes.length)
   if length % (shards * _MIN_BLOCK) and (
     shards > 1 or length < _MIN_PADDED_LENGTH

@@ -20,10 +20,12 @@ from praxis.layers import (
   transformers,
 )
 from praxis.layers.attentions import (
+  cudnn,
   kernel_choice,
   kernel_inputs,
   masks,
   segments,
+  splash,
   triton,
 )
 from tests.praxis.layers.attentions import kernel_cases
@@ -243,6 +245,26 @@ def test_a_split_may_name_axes_by_their_index():
   assert not any(kernel_inputs.HeadAxes.of(split, kernel_cases.NO_MESH))
   axes = kernel_inputs.HeadAxes.of([(0, 'mdl'), None, (-1,), None], mesh)
   assert axes == (('data', 'mdl'), (), (), ())
+
+
+@pytest.mark.parametrize('kernel', [splash, cudnn])
+@pytest.mark.parametrize(
+  ('window', 'num_keys', 'reason'),
+  [
+    (masks.ContextWindow(0, 0), 128, "window without the query's own position"),
+    (None, 1, 'of another length'),
+  ],
+)
+def test_queries_beside_their_keys_have_no_kernel(
+  kernel, window, num_keys, reason
+):
+  query, key, value = kernel_cases.random_heads(dtype=jnp.bfloat16, length=128)
+  heads = kernel_inputs.Heads(query, key[:, :num_keys], value[:, :num_keys])
+  ids = jnp.ones((2, num_keys), jnp.int32)
+  mask = kernel_cases.segment_mask(ids, is_packed=False)
+  spec = kernel_inputs.KernelSpec(mask, window)
+  got = kernel.reason_against(heads, spec, kernel_cases.NO_MESH)
+  assert reason in got
 
 
 def test_a_causal_stack_makes_segments_causal():
