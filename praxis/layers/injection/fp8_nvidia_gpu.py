@@ -217,7 +217,7 @@ class Fp8EinsumOp(base_layer.BaseLayer):
       x.dtype,
     )
     product = fp8_ops.out_dq(x.dtype, x_scale, kernel_scale, product)
-    product = _inf_to_nan(product)
+    product = _inf_grad_to_nan(product)
     return product if order is None else lax.transpose(product, order)
 
   def _rounded_product(
@@ -231,7 +231,7 @@ class Fp8EinsumOp(base_layer.BaseLayer):
     product = fp8_ops.out_qdq(
       product.dtype, _E5M2, product, *self._meta('output_grad', suffix)
     )
-    product = _inf_to_nan(product)
+    product = _inf_grad_to_nan(product)
     return product if order is None else lax.transpose(product, order)
 
 
@@ -282,18 +282,27 @@ class Fp8CurrentScalingEinsumGatedOp(base_layer.BaseLayer):
     return product, gated
 
 
+# A saturating cast makes a finite number of infinity. NaN stays NaN, so that
+# the learner sees it.
+
+
 @jax.custom_vjp
 def _inf_to_nan(x: Float[Array, '*shape']) -> Float[Array, '*shape']:
-  """Returns `x` with NaN for infinity; its gradient likewise.
-
-  A saturating cast makes a finite number of infinity. NaN stays NaN, so that
-  the learner sees it.
-  """
+  """Returns `x` with NaN for infinity, with a straight-through gradient."""
   return jnp.where(jnp.isinf(x), jnp.nan, x)
 
 
-_inf_to_nan.defvjp(
-  lambda x: (_inf_to_nan(x), None), lambda _, grad: (_inf_to_nan(grad),)
+_inf_to_nan.defvjp(lambda x: (_inf_to_nan(x), None), lambda _, grad: (grad,))
+
+
+@jax.custom_vjp
+def _inf_grad_to_nan(x: Float[Array, '*shape']) -> Float[Array, '*shape']:
+  """Returns `x`; its gradient has NaN for infinity."""
+  return x
+
+
+_inf_grad_to_nan.defvjp(
+  lambda x: (x, None), lambda _, grad: (_inf_to_nan(grad),)
 )
 
 
