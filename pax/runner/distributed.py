@@ -101,12 +101,15 @@ def _hide_latencies() -> None:
     UsageError: XLA_FLAGS has the opposite.
   """
   xla_flags = os.environ.get('XLA_FLAGS', '').split()
-  if f'{_GPU_SCHEDULER_FLAG}=false' in xla_flags:
+  names_and_values = [flag.partition('=')[::2] for flag in xla_flags]
+  values = [v for name, v in names_and_values if name == _GPU_SCHEDULER_FLAG]
+  # Of several the last one counts.
+  if values and values[-1].lower() in ('false', '0'):
     raise UsageError(
       f'--pgle needs {_GPU_SCHEDULER_FLAG}, which XLA_FLAGS sets to false; take'
       ' it out of XLA_FLAGS'
     )
-  if not any(flag.startswith(_GPU_SCHEDULER_FLAG) for flag in xla_flags):
+  if not values:
     xla_flags.append(f'{_GPU_SCHEDULER_FLAG}=true')
     os.environ['XLA_FLAGS'] = ' '.join(xla_flags)
 

@@ -99,6 +99,15 @@ def test_other_versions_of_xla_get_no_flag_that_they_may_not_know(
     ('', f'{_GPU_SCHEDULER}=true'),
     ('--xla_a=1', f'--xla_a=1 {_GPU_SCHEDULER}=true'),
     (_GPU_SCHEDULER, _GPU_SCHEDULER),
+    (
+      f'{_GPU_SCHEDULER}=0 {_GPU_SCHEDULER}=1',
+      f'{_GPU_SCHEDULER}=0 {_GPU_SCHEDULER}=1',
+    ),
+    # Another flag, whose name begins like it.
+    (
+      f'{_GPU_SCHEDULER}_x=1',
+      f'{_GPU_SCHEDULER}_x=1 {_GPU_SCHEDULER}=true',
+    ),
   ],
 )
 def test_a_profile_guides_the_scheduler_of_gpus(
@@ -111,8 +120,20 @@ def test_a_profile_guides_the_scheduler_of_gpus(
   assert os.environ['XLA_FLAGS'] == expected
 
 
-def test_a_profile_without_the_scheduler_is_an_error(calls, monkeypatch):
-  monkeypatch.setenv('XLA_FLAGS', f'{_GPU_SCHEDULER}=false')
+@pytest.mark.parametrize(
+  'xla_flags',
+  [
+    f'{_GPU_SCHEDULER}=false',
+    # As XLA reads them.
+    f'{_GPU_SCHEDULER}=0',
+    f'{_GPU_SCHEDULER}=False',
+    f'{_GPU_SCHEDULER}=true {_GPU_SCHEDULER}=false',
+  ],
+)
+def test_a_profile_without_the_scheduler_is_an_error(
+  calls, monkeypatch, xla_flags
+):
+  monkeypatch.setenv('XLA_FLAGS', xla_flags)
   with pytest.raises(options.UsageError, match='--pgle needs .*XLA_FLAGS'):
     _initialize(pgle='auto')
 
