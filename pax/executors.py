@@ -203,6 +203,7 @@ class DefaultExecutor(base_executor.BaseExecutor):
         self._job_log_dir,
         services.progress.print,
         lambda: services.goodput.record(summaries.goodput.COMPILE),
+        int(self._task.train.num_train_steps),
       ).compile
     return step.compile
 

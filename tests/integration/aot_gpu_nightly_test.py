@@ -75,7 +75,7 @@ folder = pathlib.Path({str(tmp_path)!r})
 profile = b'\\x0a' + bytes([len(cost)]) + cost
 (folder / 'profile.pb').write_bytes(profile)
 profile_guided.ManualRecompilation(
-  step, folder, print, contextlib.nullcontext
+  step, folder, print, contextlib.nullcontext, num_train_steps=100
 ).compile()
 """
   completed = subprocess.run(

@@ -24,6 +24,7 @@ _STEPS = 9
 def _few_steps(monkeypatch):
   monkeypatch.setattr(profile_guided, 'NUM_TIMED', 2)
   monkeypatch.setattr(profile_guided, 'NUM_TRACED', 2)
+  monkeypatch.setattr(profile_guided, 'NUM_STEPS', _STEPS)
 
 
 def _partitioner():
@@ -70,10 +71,14 @@ def _losses(partitioner, num_steps):
   return losses
 
 
-def _recompilation(partitioner, folder):
+def _recompilation(partitioner, folder, num_train_steps=_STEPS):
   reports = []
   recompilation = profile_guided.ManualRecompilation(
-    partitioner.train_step(), folder, reports.append, contextlib.nullcontext
+    partitioner.train_step(),
+    folder,
+    reports.append,
+    contextlib.nullcontext,
+    num_train_steps,
   )
   recompilation.compile()
   return reports
@@ -117,6 +122,13 @@ def test_a_stored_profile_is_used_from_the_first_step(
   assert _losses(partitioner, 3) == pytest.approx(expected[:3], rel=1e-6)
   assert compiler_options == [{'fdo_profile': b'durations'}]
   assert reports == [f'PGLE: the step is compiled with {tmp_path}/profile.pb']
+
+
+def test_a_job_of_too_few_steps_says_so(partitioner, expected, tmp_path):
+  reports = _recompilation(partitioner, tmp_path, num_train_steps=4)
+  assert _losses(partitioner, 4) == pytest.approx(expected[:4], rel=1e-6)
+  (report,) = reports
+  assert 'takes 9 steps, and this job has 4' in report
 
 
 def test_training_continues_if_the_profile_cannot_be_stored(
