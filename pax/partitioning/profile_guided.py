@@ -21,7 +21,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.experimental import profiler as jax_profiler
 
-from pax import atomic_file, side_files, train_states
+from pax import atomic_file, side_files, train_states, working_copy
 from pax.partitioning.partitioned_step import PartitionedStep
 from pax.steps import Batch
 
@@ -99,7 +99,8 @@ class ManualRecompilation:
     """Compiles the step: with the stored profile, or to be profiled."""
     if self._profile:
       self._step.set_compiled(self._compile_with_profile())
-      self._report(f'PGLE: the step is compiled with {self._path}')
+      shown = working_copy.origin(self._path)
+      self._report(f'PGLE: the step is compiled with {shown}')
       return
     calls = self._calls(self._step.compiled)
 
@@ -152,9 +153,10 @@ class ManualRecompilation:
 
     def run_last(state: TrainState, batch: Batch, key: jax.Array) -> Any:
       output = _timed(optimized, after)(state, batch, key)
-      later = f'{self._path} is used from now on'
+      shown = working_copy.origin(self._path)
+      later = f'{shown} is used from now on'
       if not is_stored:
-        later = f'{self._path} is not written: the next start profiles again'
+        later = f'{shown} is not written: the next start profiles again'
       self._report(f'{_comparison(before, after)}; {later}')
       return output
 

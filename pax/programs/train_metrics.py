@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 from absl import logging
 
-from pax import partitioning, side_files, summaries
+from pax import partitioning, side_files, summaries, working_copy
 from pax.learners import privacy
 from pax.programs import divergence, program, step_status, summary_window
 from pax.programs.jobs import TrainJob
@@ -181,7 +181,7 @@ class TrainMetricsReporter:
       page, profile_summary.to_markdown(summary, mfu, sources)
     )
     line = profile_summary.summary_line(summary, mfu)
-    self._job.progress.print(f'{line}; {page}')
+    self._job.progress.print(f'{line}; {working_copy.origin(page)}')
 
   def _summarize(self, step: int, output: StepOutput) -> None:
     interval = self._accumulate_interval

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pax import storage
 from tests.integration import binary
 
 
@@ -21,3 +22,13 @@ def test_steps_are_traced_and_summarized(tmp_path):
   rows = [line for line in lines if '| jit_train_step |' in line]
   # Names of layers, from the metadata of the compiled step.
   assert rows and any('/linear/' in row for row in rows)
+
+
+def test_the_summary_of_a_job_in_a_bucket_is_named_there():
+  # It is in the memory of the program, which ends.
+  bucket = storage.to_path('memory://profiles/run')
+  completed = binary.run(
+    'TinyPmap', bucket, '--profile_steps=2:5', '--noenable_checkpoint_saving'
+  )
+  assert completed.returncode == 0, completed.stderr
+  assert '; memory://profiles/run/profile_summary.md' in completed.stderr

@@ -12,7 +12,7 @@ import warnings
 import jax
 import pytest
 
-from pax import partitioning
+from pax import partitioning, storage, working_copy
 from pax.partitioning import profile_guided
 from tests.pax import tiny
 
@@ -122,6 +122,17 @@ def test_a_stored_profile_is_used_from_the_first_step(
   assert _losses(partitioner, 3) == pytest.approx(expected[:3], rel=1e-6)
   assert compiler_options == [{'fdo_profile': b'durations'}]
   assert reports == [f'PGLE: the step is compiled with {tmp_path}/profile.pb']
+
+
+def test_a_profile_in_a_bucket_is_named_there(partitioner):
+  bucket = storage.to_path('memory://profiles/run')
+  copy = working_copy.WorkingCopy(bucket)
+  try:
+    (copy.path / 'profile.pb').write_bytes(b'durations')
+    (report,) = _recompilation(partitioner, copy.path)
+  finally:
+    copy.close()
+  assert report.endswith(' memory://profiles/run/profile.pb')
 
 
 def test_a_job_of_too_few_steps_says_so(partitioner, expected, tmp_path):
