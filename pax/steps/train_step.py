@@ -75,6 +75,7 @@ def _differentiate(
   """Returns the results of the forward pass, and the gradients of the loss."""
   hparams, axis_name = settings.var_weight_hparams, settings.axis_name
   (learner,) = settings.task.learners
+  _check_gradient_function(learner, hparams)
   mask = learner.bprop_mask(hparams)
   mdl_vars = settings.task.maybe_adjust_train_state(
     state.step, state.mdl_vars, hparams, key
@@ -95,6 +96,25 @@ def _differentiate(
     total = replicas.psum(grads, axis_name)
     grads = max_gradients.reduce_over_replicas(total, grads, is_max, axis_name)
   return aux.aux_info, grads
+
+
+def _check_gradient_function(
+  learner: learners.Learner, hparams: Variables[base_layer.WeightHParams]
+) -> None:
+  gradient = learner.stochastic_gradient
+  if gradient is None or not gradient.CHANGES_GRADIENTS:
+    return
+  overwritten = [
+    path
+    for path, hp in py_utils.tree_paths(hparams)
+    if base_layer.var_overwrite_with_gradient(hp)
+  ]
+  if overwritten:
+    raise ValueError(
+      f'{type(gradient).__name__} clips gradients or adds noise; it needs a '
+      'model without variables that become their gradient, got '
+      f"{overwritten[0]}; set fp8_scaling='current'"
+    )
 
 
 def _make_loss_fn(settings: StepSettings) -> LossFnProtocol:

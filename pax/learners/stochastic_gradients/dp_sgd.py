@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,8 @@ class DpSgdStochasticGradient(stochastic_gradient.BaseStochasticGradient):
   References:
     Abadi et al., https://arxiv.org/abs/1607.00133, algorithm 1.
   """
+
+  CHANGES_GRADIENTS: ClassVar[bool] = True
 
   # Maximum norm C of the gradient of an example.
   l2_norm_clip: float = 0.0

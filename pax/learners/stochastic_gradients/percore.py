@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -26,6 +28,8 @@ class PercoreClippedDpSgdGradient(stochastic_gradient.BaseStochasticGradient):
   It costs no more than plain differentiation. It requires pmap semantics, that
   is an `ici_mesh_shape` of None.
   """
+
+  CHANGES_GRADIENTS: ClassVar[bool] = True
 
   # Maximum norm C of the gradient of a replica's mean loss.
   l2_norm_clip: float | None = 0.0

@@ -6,7 +6,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 from typing_extensions import override
@@ -54,6 +54,10 @@ class BaseStochasticGradient(
   base_hyperparams.FiddleBaseParameterizable, abc.ABC
 ):
   """Differentiates a loss with respect to the variables."""
+
+  # Whether gradients are clipped or have noise: then they are no new values of
+  # variables with OVERWRITE_WITH_GRADIENT.
+  CHANGES_GRADIENTS: ClassVar[bool] = False
 
   def process_aux_info(self, aux_info: GradAuxInfo) -> GradAuxInfo:
     """Returns the auxiliary outputs of the loss function, as reported."""

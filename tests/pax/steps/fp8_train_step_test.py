@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 
+from pax.learners import stochastic_gradients
 from tests.pax.steps import fp8_training
 
 _TENSORS = ('input', 'kernel', 'output_grad')
@@ -78,3 +79,13 @@ def test_scales_of_frozen_layers_follow_their_tensors():
       history, scale = f'{tensor}_amax_history', f'{tensor}_scale'
       assert np.all((op[history] > 0).sum(-1) == 3)
       assert np.all(op[scale] != before[path][scale])
+
+
+def test_private_gradients_need_scales_without_variables():
+  gradient = stochastic_gradients.DpSgdStochasticGradient.config(
+    l2_norm_clip=0.1, noise_multiplier=0.5
+  )
+  with pytest.raises(ValueError, match='DpSgdStochasticGradient clips .*amax'):
+    fp8_training.train('delayed', gradient=gradient)
+  losses = fp8_training.train('current', gradient=gradient, num_steps=1).losses
+  assert np.all(np.isfinite(losses))

@@ -62,6 +62,7 @@ def train(
   pipelined: bool = False,
   optimizer: Config | None = None,
   frozen: str = '',
+  gradient: Config | None = None,
   **constants: Any,
 ) -> Training:
   """Trains from the same initial weights on the same batches.
@@ -73,6 +74,7 @@ def train(
     pipelined: whether the two layers are pipeline stages.
     optimizer: its Config; None is Adam.
     frozen: matches the paths of variables that are not learned.
+    gradient: Config of the learner's gradient function.
     **constants: of the experiment, e.g. ICI_MESH_SHAPE.
   """
   base = _PipelinedLm if pipelined else _Lm
@@ -80,6 +82,7 @@ def train(
   task_p.model.lm_tpl.fp8_scaling = scaling
   task_p.train.learner.optimizer = optimizer or adam()
   task_p.train.learner.bprop_variable_exclusion = frozen
+  task_p.train.learner.stochastic_gradient = gradient
   partitioner = partitioning.partition_task(
     task_p,
     jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), _batch(0)),
