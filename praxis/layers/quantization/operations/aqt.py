@@ -13,7 +13,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from praxis.layers import einsum_equations
-from praxis.layers.quantization.operations import quantized_einsum, scale_shapes
+from praxis.layers.quantization.operations import (
+  fake_quant,
+  quantized_einsum,
+  scale_shapes,
+)
 
 
 def aqt_einsum(
@@ -59,9 +63,12 @@ def aqt_einsum(
     lhs_quantized, scale = lhs, jnp.squeeze(rhs_scale, axis=axes)
   else:
     dims = [i for i, c in enumerate(parsed.lhs) if c not in parsed.out]
-    lhs_quantized, lhs_scale, _ = lhs_quantizer.quantize(
+    lhs_quantized, lhs_scale, lhs_zp = lhs_quantizer.quantize(
       lhs, dims, squeeze_scale=False, quantized_dtype=lhs.dtype
     )
+    if lhs_zp is not None:
+      lhs_quantized = fake_quant.dequantize((lhs_quantized, lhs_scale, lhs_zp))
+      lhs_scale = jnp.ones_like(lhs_scale)
     scale = jnp.einsum(str(parsed), lhs_scale, rhs_scale)
   product = jnp.einsum(str(parsed), lhs_quantized, rhs_quantized)
   if scale_eqn is not None:

@@ -372,6 +372,21 @@ def test_layers_train_as_they_will_be_served(name, kind):
   assert np.abs(grads['params'][key]).max() > 0.1
 
 
+@pytest.mark.parametrize('symmetric', [True, False])
+@pytest.mark.parametrize('kind', ['fq', 'aqt'])
+def test_activations_far_from_zero_train_as_they_will_be_served(
+  kind, symmetric
+):
+  act = ActQuantizationParams(symmetric=symmetric)
+  params = _params(QuantizationMode.TRAINING, QuantizationType(kind), act)
+  cfg = quantization.Linear.config(**_DIMS, quantization=params)
+  x = _X + 5
+  layer, variables = running.build(cfg, x)
+  w = np.asarray(variables['params']['w'])
+  got = running.run(layer, variables, x)
+  np.testing.assert_allclose(got, x @ w, atol=0.02 * np.abs(x @ w).max())
+
+
 def test_quantized_training_uses_its_own_params():
   params = _params(QuantizationMode.QT)
   params.quantized_training_params = (
