@@ -133,7 +133,18 @@ def _sharding_reason(
   shards, num_kv_heads = num_devices(mesh, axes.heads), heads.num_kv_heads
   if num_heads % shards or (num_kv_heads % shards and num_kv_heads > 1):
     return f'{axes.heads} over {num_heads} heads, {num_kv_heads} of keys'
+  used_axes = (*axes.batch, *axes.length, *axes.heads)
+  if _num_compiler_devices(mesh) > 1 and num_devices(mesh, used_axes) == 1:
+    # All devices would compute the same; einsum is sharded as its operands.
+    return f'a mesh {dict(mesh.shape)} that shards no dimension of the queries'
   return None
+
+
+def _num_compiler_devices(mesh: AbstractMesh) -> int:
+  """Returns the number of devices along the axes outside of a shard_map."""
+  axes = zip(mesh.axis_names, mesh.axis_types, strict=True)
+  manual = jax.sharding.AxisType.Manual
+  return num_devices(mesh, tuple(name for name, t in axes if t != manual))
 
 
 def is_local(mesh: AbstractMesh) -> bool:

@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh
 
 from praxis.kernels import attention
 from praxis.kernels import native as kernels
-from praxis.layers.attentions import flash, kernel_inputs
+from praxis.layers.attentions import flash
 from praxis.layers.attentions.kernel_inputs import Heads, KernelSpec
 
 # Where the kernel measures at least 1.2 times as fast as einsum by XLA
@@ -33,14 +33,7 @@ def reason_against(
   if not attention.has_kernel():
     return 'a process without the extension praxis.kernels._native'
   dtypes = (jnp.float32, jnp.bfloat16)
-  if reason := flash.reason_against(heads, spec, mesh, dtypes):
-    return reason
-  axes = kernel_inputs.HeadAxes.of(spec.split, mesh)
-  if mesh.size > 1 and not kernel_inputs.is_local(mesh):
-    shards = kernel_inputs.num_devices(mesh, axes.batch + axes.heads)
-    if shards == 1:
-      return f'a mesh {dict(mesh.shape)} that shards neither batch nor heads'
-  return None
+  return flash.reason_against(heads, spec, mesh, dtypes)
 
 
 def is_fast(length: int) -> bool:

@@ -32,14 +32,14 @@ def _spec(is_causal=True, window=None, split=None, is_packed=False, cap=0.0):
     dict(num_kv_heads=2),
     dict(window=_Window(20, None)),
     dict(window=_Window(None, 0)),
-    dict(is_causal=False, split=kernel_cases.SPLIT),
+    dict(is_causal=False),
   ],
   ids=str,
 )
 def test_values_and_gradients_of_tokens_equal_einsum(fields):
   fields = dict(fields)
   num_kv_heads = fields.pop('num_kv_heads', 1)
-  spec = _spec(**fields)
+  spec = _spec(split=kernel_cases.SPLIT, **fields)
   heads = kernel_cases.random_heads(4, num_kv_heads, jnp.bfloat16, length=96)
   is_token = spec.mask.segment_ids[:, :, None, None] > 0
 
@@ -70,7 +70,11 @@ def test_padding_before_tokens_is_not_computed_wrongly():
     (64, jnp.float32, {}, 'float32'),
     (64, jnp.bfloat16, dict(is_packed=True), 'packed rows'),
     (64, jnp.bfloat16, dict(cap=50.0), 'a cap of the logits, 50.0'),
-    (64, jnp.bfloat16, dict(cap=-1.0), None),
+    (64, jnp.bfloat16, dict(cap=-1.0, split=kernel_cases.SPLIT), None),
+    (
+      *(64, jnp.bfloat16, {}),
+      "a mesh {'data': 2, 'mdl': 2} that shards no dimension of the queries",
+    ),
     (60, jnp.bfloat16, {}, 'a head dimension of 60, not a multiple of 8'),
     (
       *(64, jnp.bfloat16, dict(is_causal=False, window=_Window(9, 9))),

@@ -76,7 +76,7 @@ def test_values_and_gradients_equal_einsum(fields):
     ((3, 64, 4, 64), dict(split=_SPLIT), 'over a batch of 3'),
     ((2, 64, 3, 64), dict(split=_SPLIT), 'over 3 heads'),
     ((2, 64, 4, 64), dict(split=[None, 'mdl', None, None]), 'over the seq'),
-    ((2, 64, 4, 64), dict(), 'that shards neither batch nor heads'),
+    ((2, 64, 4, 64), dict(), 'that shards no dimension'),
     (
       (2, 64, 4, 64),
       dict(split=_SPLIT, window=masks.ContextWindow(0, 3)),

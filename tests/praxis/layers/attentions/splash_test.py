@@ -65,15 +65,16 @@ def test_a_sharded_sequence_equals_einsum(is_causal):
 @pytest.mark.parametrize(
   ('shape', 'split', 'reason'),
   [
-    ((2, 200, 4, 64), None, 'length of 200'),
-    ((2, 256, 4, 80), None, None),
-    ((2, 256, 4, 32), None, 'head dimension of 32'),
+    ((2, 200, 4, 64), kernel_cases.SPLIT, 'length of 200'),
+    ((2, 256, 4, 80), kernel_cases.SPLIT, None),
+    ((2, 256, 4, 32), kernel_cases.SPLIT, 'head dimension of 32'),
+    ((2, 256, 4, 64), None, 'that shards no dimension of the queries'),
     ((3, 256, 4, 64), kernel_cases.SPLIT, 'over a batch of 3'),
     ((2, 256, 3, 64), kernel_cases.SPLIT, 'over 3 heads'),
     ((2, 256, 4, 64), [None, None, None, 'data'], 'over the head dimension'),
     ((2, 768, 4, 64), [None, 'data', None, None], None),
     ((2, 640, 4, 64), [None, 'data', None, None], 'length of 320'),
-    ((2, 513, 4, 64), None, None),
+    ((2, 513, 4, 64), kernel_cases.SPLIT, None),
   ],
 )
 def test_reasons_against_the_kernel(shape, split, reason):
