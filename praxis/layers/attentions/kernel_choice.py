@@ -133,11 +133,11 @@ class KernelAttention(base_layer.BaseLayer):
     Raises:
       ValueError: a kernel is required, and does not support the attention.
     """
-    length = heads.query.shape[1]
+    batch, length = heads.query.shape[:2]
     kernels = _candidates(self.atten_implementation, length)
     spec = None
     if isinstance(mask, segments.SegmentMask):
-      spec = self._kernel_spec(mask)
+      spec = self._kernel_spec(mask.for_batch(batch))
     unsupported = {
       type(self).__name__: not self.has_kernel,
       **self._unsupported_by_kernels(),

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
@@ -27,6 +28,7 @@ class SegmentMask:
   pipelines slice the ids like other inputs.
   """
 
+  # B is 1 if all examples have the same segments.
   segment_ids: Int[Array, 'B T']
   is_causal: bool
   # Dtype of the additive mask.
@@ -43,6 +45,16 @@ class SegmentMask:
   @property
   def ndim(self) -> int:
     return 4
+
+  def for_batch(self, batch: int) -> SegmentMask:
+    """Returns the mask with the segments of every example of a batch.
+
+    Args:
+      batch: number of examples; they may share one row of segments.
+    """
+    shape = batch, self.segment_ids.shape[1]
+    ids = jnp.broadcast_to(self.segment_ids, shape)
+    return dataclasses.replace(self, segment_ids=ids)
 
   def additive(self) -> Float[Array, 'B 1 T T']:
     """Returns the mask as floats; see masks.py."""

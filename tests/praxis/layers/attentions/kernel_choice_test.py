@@ -267,6 +267,25 @@ def test_queries_beside_their_keys_have_no_kernel(
   assert reason in got
 
 
+def test_examples_may_share_their_segments():
+  ids = kernel_cases.segment_ids(128)[:1]
+  x = jnp.ones((2, 128, 8))
+
+  def outputs(implementation, ids):
+    layer = attentions.DotProductAttention.config(
+      name='attention',
+      input_dim=8,
+      hidden_dim=128,
+      num_heads=2,
+      atten_implementation=implementation,
+    ).Instantiate()
+    mask = kernel_cases.segment_mask(ids)
+    return layer.init_with_output(jax.random.key(0), x, x, x, mask)[0][0]
+
+  got, want = outputs('splash', ids), outputs('einsum', ids)
+  np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
 def test_a_causal_stack_makes_segments_causal():
   ids = kernel_cases.segment_ids()
   mask = kernel_cases.segment_mask(ids, is_causal=False, is_packed=False)
