@@ -31,6 +31,11 @@ class Heads(NamedTuple):
   def num_kv_heads(self) -> int:
     return self.key.shape[2] if len(self.key.shape) == 4 else 1
 
+  def empty_reason(self) -> str | None:
+    """Returns that there are no queries, for kernels in Pallas, or None."""
+    shape = self.query.shape
+    return f'queries {shape} without elements' if 0 in shape else None
+
   def with_head_axis(self) -> Heads:
     """Returns keys and values with an axis of heads."""
     if self.key.ndim == 4:

@@ -58,6 +58,8 @@ def reason_against(
     spec: of the attention.
     mesh: over which the arrays are sharded; empty for one device.
   """
+  if reason := heads.empty_reason():
+    return reason
   _, length, _, head_dim = heads.query.shape
   if head_dim < _HEAD_DIM:
     return f'a head dimension of {head_dim}, less than {_HEAD_DIM}'

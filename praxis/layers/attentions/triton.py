@@ -39,6 +39,8 @@ def reason_against(
     return reason
   if importlib.util.find_spec(_BACKEND) is None:
     return f'a version of JAX without {_BACKEND}'
+  if reason := heads.empty_reason():
+    return reason
   if (head_dim := heads.query.shape[-1]) > _MAX_HEAD_DIM:
     return f'a head dimension of {head_dim}, more than {_MAX_HEAD_DIM}'
   return flash.reason_against(heads, spec, mesh, _DTYPES)

@@ -267,6 +267,21 @@ def test_queries_beside_their_keys_have_no_kernel(
   assert reason in got
 
 
+@pytest.mark.parametrize('platform', ['tpu', 'gpu'])
+def test_an_empty_batch_has_einsum(platform, caplog):
+  layer = attentions.DotProductAttention.config(
+    name='attention', input_dim=8, hidden_dim=128, num_heads=2
+  ).Instantiate()
+  x = jnp.ones((0, 512, 8), jnp.bfloat16)
+  mask = kernel_cases.segment_mask(jnp.ones(x.shape[:2], jnp.int32))
+  key = jax.random.key(0)
+  with caplog.at_level(logging.INFO), py_utils.tracing_for(platform):
+    (outputs, _), _ = layer.init_with_output(key, x, x, x, mask)
+  assert outputs.shape == x.shape
+  (choice,) = _choices(caplog)
+  assert 'einsum' in choice and 'without elements' in choice
+
+
 def test_examples_may_share_their_segments():
   ids = kernel_cases.segment_ids(128)[:1]
   x = jnp.ones((2, 128, 8))
