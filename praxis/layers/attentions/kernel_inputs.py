@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, PartitionSpec
 from jaxtyping import Array, Float, Shaped
 
-from praxis import py_utils, pytypes
+from praxis import base_layer, py_utils, pytypes
 from praxis.layers.attentions import masks, segments
 
 # Kernels take segments, not arrays.
@@ -74,8 +74,15 @@ class HeadAxes(NamedTuple):
 
   @classmethod
   def of(cls, split: pytypes.SplitDimsMapping, mesh: AbstractMesh) -> HeadAxes:
-    """Returns the axes of a split that the mesh has."""
+    """Returns the axes of a split that the mesh has.
+
+    Args:
+      split: one entry per dimension. Axes are renamed by `mesh_axes_transpose`
+        of the JaxContext.
+      mesh: over which the arrays are sharded; empty for one device.
+    """
     names = mesh.axis_names
+    new_names = base_layer.cur_jax_context().hparams.mesh_axes_transpose
     # -1 is no axis, nor is any index without a mesh.
 
     def axes(entry: pytypes.DimShardingAnnotation) -> tuple[str, ...]:
@@ -85,7 +92,11 @@ class HeadAxes(NamedTuple):
       named = (
         names[e : e + 1] if isinstance(e, int) else (e,) for e in entries
       )
-      return tuple(n for (n,) in filter(None, named) if n in names)
+      renamed = (
+        base_layer.transpose_one_axis(n, new_names)
+        for (n,) in filter(None, named)
+      )
+      return tuple(n for n in renamed if n is not None and n in names)
 
     return cls(*map(axes, split or [None] * 4))
 

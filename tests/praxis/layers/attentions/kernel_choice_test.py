@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from praxis import pax_fiddle, py_utils
+from praxis import base_layer, pax_fiddle, py_utils
 from praxis.layers import (
   attentions,
   checkpoint_policy,
@@ -245,6 +245,17 @@ def test_a_split_may_name_axes_by_their_index():
   assert not any(kernel_inputs.HeadAxes.of(split, kernel_cases.NO_MESH))
   axes = kernel_inputs.HeadAxes.of([(0, 'mdl'), None, (-1,), None], mesh)
   assert axes == (('data', 'mdl'), (), (), ())
+
+
+def test_a_mesh_transpose_renames_the_axes_of_a_split():
+  mesh = jax.sharding.AbstractMesh((2, 2), ('data', 'mdl'))
+  hparams = base_layer.JaxContext.HParams(
+    mesh_axes_transpose={'data': 'mdl', 'mdl': None}
+  )
+  split = [('replica', 'data'), None, 'mdl', None]
+  with base_layer.JaxContext.new_context(hparams=hparams):
+    axes = kernel_inputs.HeadAxes.of(split, mesh)
+  assert axes == (('mdl',), (), (), ())
 
 
 @pytest.mark.parametrize('kernel', [splash, cudnn])
