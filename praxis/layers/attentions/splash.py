@@ -108,12 +108,15 @@ def _attend_blocks(
   kernel = _kernel(length, num_heads // shards, spec, length_shards)
   # The blocks that the mask shows are data of the kernel, by rows of queries.
   blocks_spec = PartitionSpec(None, axes.length or None)
+  blocks_sharding = NamedSharding(
+    AbstractMesh(mesh.axis_sizes, mesh.axis_names), blocks_spec
+  )
   query_spec = axes.query_spec()
   key_spec = axes.key_spec(heads.num_kv_heads)
   return jax.shard_map(
     _attend_locally,
     in_specs=(
-      kernel.manual_sharding_spec(NamedSharding(mesh, blocks_spec)),
+      kernel.manual_sharding_spec(blocks_sharding),
       *(query_spec, key_spec, key_spec),
       *(PartitionSpec(*query_spec[:2]), PartitionSpec(*key_spec[:1])),
     ),

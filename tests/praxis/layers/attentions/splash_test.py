@@ -6,6 +6,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import PartitionSpec
 
 from praxis import pax_fiddle
 from praxis.layers import (
@@ -13,6 +14,7 @@ from praxis.layers import (
   multi_query_attention,
 )
 from praxis.layers.attentions import kernel_inputs, masks, splash
+from tests.praxis.layers import running
 from tests.praxis.layers.attentions import kernel_cases
 
 _KernelSpec = kernel_inputs.KernelSpec
@@ -59,6 +61,30 @@ def test_a_sharded_sequence_equals_einsum(is_causal):
   want = kernel_cases.with_gradients(
     lambda h: kernel_cases.by_einsum(h, spec), heads
   )
+  kernel_cases.assert_close(got, want, 2e-5)
+
+
+def test_within_a_shard_map_over_other_axes():
+  heads = kernel_cases.random_heads(num_kv_heads=2, length=128)
+  ids = kernel_cases.segment_ids(128)
+  split = [None, None, 'mdl', None]
+
+  def attend(heads, ids):
+    mask = kernel_cases.segment_mask(ids)
+    return splash.attend(heads, _KernelSpec(mask, split=split))
+
+  spec = PartitionSpec('data')
+  with jax.set_mesh(kernel_cases.mesh()):
+    mapped = jax.shard_map(
+      attend,
+      in_specs=(spec, spec),
+      out_specs=spec,
+      axis_names={'data'},
+      check_vma=False,
+    )
+    got = running.jit(mapped)(heads, ids)
+  mask = kernel_cases.segment_mask(ids)
+  want = kernel_cases.by_einsum(heads, _KernelSpec(mask))
   kernel_cases.assert_close(got, want, 2e-5)
 
 
