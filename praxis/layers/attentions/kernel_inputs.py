@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -190,9 +190,32 @@ def map_over_heads(
   query_spec = axes.query_spec()
   key_spec = axes.key_spec(heads.num_kv_heads)
   ids_spec = PartitionSpec(*query_spec[:1])
-  return jax.shard_map(
-    attend,
-    in_specs=(query_spec, key_spec, key_spec, ids_spec),
-    out_specs=query_spec,
-    check_vma=False,
-  )(*operands)
+  in_specs = (query_spec, key_spec, key_spec, ids_spec)
+  return shard_map(attend, in_specs, query_spec)(*operands)
+
+
+def shard_map(
+  fn: Callable[..., Float[Array, 'B T N H']],
+  in_specs: tuple[Any, ...],
+  out_specs: PartitionSpec,
+) -> Callable[..., Float[Array, 'B T N H']]:
+  """Returns `fn` applied to the shards of each device.
+
+  Args:
+    fn: of operands.
+    in_specs: of the operands, which axes of type Explicit may shard otherwise.
+    out_specs: of the result.
+  """
+  mapped = jax.shard_map(
+    fn, in_specs=in_specs, out_specs=out_specs, check_vma=False
+  )
+
+  def run(*operands: Any) -> Float[Array, 'B T N H']:
+    mesh = jax.sharding.get_abstract_mesh()
+    if jax.sharding.AxisType.Explicit in mesh.axis_types:
+      operands = jax.tree.map(
+        lambda spec, x: jax.sharding.reshard(x, spec), in_specs, operands
+      )
+    return mapped(*operands)
+
+  return run

@@ -113,16 +113,15 @@ def _attend_blocks(
   )
   query_spec = axes.query_spec()
   key_spec = axes.key_spec(heads.num_kv_heads)
-  return jax.shard_map(
-    _attend_locally,
-    in_specs=(
-      kernel.manual_sharding_spec(blocks_sharding),
-      *(query_spec, key_spec, key_spec),
-      *(PartitionSpec(*query_spec[:2]), PartitionSpec(*key_spec[:1])),
-    ),
-    out_specs=query_spec,
-    check_vma=False,
-  )(kernel, *heads, segment_ids, segment_ids)
+  in_specs = (
+    kernel.manual_sharding_spec(blocks_sharding),
+    *(query_spec, key_spec, key_spec),
+    *(PartitionSpec(*query_spec[:2]), PartitionSpec(*key_spec[:1])),
+  )
+  operands = (kernel, *heads, segment_ids, segment_ids)
+  return kernel_inputs.shard_map(_attend_locally, in_specs, query_spec)(
+    *operands
+  )
 
 
 def _attend_locally(

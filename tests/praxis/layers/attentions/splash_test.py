@@ -6,7 +6,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import PartitionSpec
+from jax.sharding import AxisType, PartitionSpec
 
 from praxis import pax_fiddle
 from praxis.layers import (
@@ -60,6 +60,28 @@ def test_a_sharded_sequence_equals_einsum(is_causal):
   assert got[0].sharding.spec[:2] == ('data', 'mdl')
   want = kernel_cases.with_gradients(
     lambda h: kernel_cases.by_einsum(h, spec), heads
+  )
+  kernel_cases.assert_close(got, want, 2e-5)
+
+
+def test_explicit_axes_may_shard_queries_keys_and_segments_differently():
+  heads = kernel_cases.random_heads(num_kv_heads=2, length=256)
+  ids = kernel_cases.segment_ids(256)
+  split = ['data', 'mdl', None, None]
+  mesh = jax.make_mesh((2, 2), ('data', 'mdl'), (AxisType.Explicit,) * 2)
+
+  def attend(heads):
+    mask = kernel_cases.segment_mask(ids)
+    return splash.attend(heads, _KernelSpec(mask, split=split))
+
+  with jax.set_mesh(mesh):
+    sharded = jax.device_put(heads, PartitionSpec('data', 'mdl'))
+    got = kernel_cases.with_gradients(attend, sharded)
+  want = kernel_cases.with_gradients(
+    lambda h: kernel_cases.by_einsum(
+      h, _KernelSpec(kernel_cases.segment_mask(ids))
+    ),
+    heads,
   )
   kernel_cases.assert_close(got, want, 2e-5)
 
