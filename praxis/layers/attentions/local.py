@@ -11,6 +11,8 @@ C = W + L - 1 + R keys per block.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,7 +22,10 @@ from praxis.layers.attentions import attention_core, dot_product, masks
 
 
 class LocalSelfAttention(dot_product.DotProductAttention):
-  """Self-attention to a window; the probabilities are [B, N, U, W, C]."""
+  """Self-attention to a window.
+
+  The probabilities are [B, N, U, W, C]; None from a kernel.
+  """
 
   # Number of queries in a block; the smallest possible when None.
   block_size: int | None = None
@@ -32,6 +37,9 @@ class LocalSelfAttention(dot_product.DotProductAttention):
   # is nearly the sequence. Contexts may then be None, for no limit; the
   # probabilities are [B, N, T, S].
   simulated: bool = False
+
+  # Blocks of queries compute the same.
+  has_kernel: ClassVar[bool] = True
 
   def _check_fields(self) -> None:
     super()._check_fields()

@@ -191,7 +191,9 @@ def test_a_subclass_with_other_arithmetic_has_no_kernel():
   assert attentions.DotProductAttention.has_kernel and Same.has_kernel
   assert context_parallel.ContextParallelAttention.has_kernel
   assert not Sharper.has_kernel
-  assert not attentions.LocalSelfAttention.has_kernel
+  assert attentions.LocalSelfAttention.has_kernel
+  assert not attentions.LocalSelfAttentionAlibi.has_kernel
+  assert not attentions.LocalSelfAttentionXL.has_kernel
   assert not attentions.DotProductAttentionXL.has_kernel
   lm = kernel_cases.language_model(
     'splash', attention=pax_fiddle.Config(Sharper)
@@ -213,7 +215,7 @@ def test_arithmetic_of_any_base_has_no_kernel():
   class MixedIntoParent(multi_query, Mixed):
     pass
 
-  class Local(multi_query, attentions.LocalSelfAttention):
+  class Local(multi_query, attentions.LocalSelfAttentionAlibi):
     pass
 
   class Same(Mixed):

@@ -108,6 +108,9 @@ def test_other_dtypes_have_no_kernel(dtype):
 _MULTI_QUERY = pax_fiddle.Config(
   multi_query_attention.MultiQueryDotProductAttention
 )
+_LOCAL = pax_fiddle.Config(
+  attentions.LocalSelfAttention, left_context=20, right_context=0
+)
 _GROUPED_QUERY = pax_fiddle.Config(
   grouped_query_attention.GroupedQueryAttention, num_kv_heads=2
 )
@@ -118,6 +121,7 @@ _GROUPED_QUERY = pax_fiddle.Config(
   [
     ('plain', None, dict(packed_input=False)),
     ('plain', _MULTI_QUERY, dict(local_window_size=(20, 0))),
+    ('plain', _LOCAL, {}),
     ('plain', _GROUPED_QUERY, {}),
     ('repeated', None, {}),
     ('pipelined', None, {}),

@@ -10,6 +10,7 @@ from jax.sharding import AxisType, PartitionSpec
 
 from praxis import pax_fiddle
 from praxis.layers import (
+  attentions,
   grouped_query_attention,
   multi_query_attention,
 )
@@ -139,6 +140,9 @@ def test_reasons_against_the_kernel(shape, split, reason):
 _MULTI_QUERY = pax_fiddle.Config(
   multi_query_attention.MultiQueryDotProductAttention
 )
+_LOCAL = pax_fiddle.Config(
+  attentions.LocalSelfAttention, left_context=20, right_context=0
+)
 _GROUPED_QUERY = pax_fiddle.Config(
   grouped_query_attention.GroupedQueryAttention, num_kv_heads=2
 )
@@ -149,6 +153,7 @@ _GROUPED_QUERY = pax_fiddle.Config(
   [
     ('plain', None, {}),
     ('plain', _MULTI_QUERY, dict(local_window_size=(20, 0))),
+    ('plain', _LOCAL, {}),
     ('plain', _GROUPED_QUERY, {}),
     ('repeated', None, {}),
     ('pipelined', None, {}),
