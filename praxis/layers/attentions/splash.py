@@ -27,6 +27,8 @@ library = lazy_loader.LazyLoader(
   'library', globals(), 'jax.experimental.pallas.ops.tpu.splash_attention'
 )
 
+# The compiler of TPU kernels loads no float16.
+_DTYPES = (jnp.float32, jnp.bfloat16)
 # Queries and keys of a block; the largest that divides the sequence is taken.
 _BLOCKS = (512, 256, 128)
 _MIN_BLOCK = _BLOCKS[-1]
@@ -51,7 +53,7 @@ _BLOCK_FIELDS = (
 def reason_against(
   heads: Heads, spec: KernelSpec, mesh: AbstractMesh
 ) -> str | None:
-  """Returns a shape or sharding that the kernel does not support, or None.
+  """Returns a property that the kernel does not support, or None.
 
   Args:
     heads: arrays, or their shapes.
@@ -60,6 +62,8 @@ def reason_against(
   """
   if reason := heads.empty_reason():
     return reason
+  if dtypes := {str(x.dtype) for x in heads if x.dtype not in _DTYPES}:
+    return ' and '.join(sorted(dtypes))
   _, length, _, head_dim = heads.query.shape
   if head_dim < _HEAD_DIM:
     return f'a head dimension of {head_dim}, less than {_HEAD_DIM}'

@@ -137,6 +137,20 @@ def test_reasons_against_the_kernel(shape, split, reason):
   assert got is None if reason is None else reason in got
 
 
+def test_float16_has_no_kernel():
+  heads = kernel_cases.random_heads(dtype=jnp.float16)
+  spec = _KernelSpec(kernel_cases.segment_mask(kernel_cases.segment_ids()))
+  reason = splash.reason_against(heads, spec, kernel_cases.NO_MESH)
+  assert reason == 'float16'
+  # Types may differ, as with float32 rotations.
+  heads = heads._replace(
+    query=heads.query.astype(jnp.float32),
+    key=heads.key.astype(jnp.bfloat16),
+    value=heads.value.astype(jnp.bfloat16),
+  )
+  assert splash.reason_against(heads, spec, kernel_cases.NO_MESH) is None
+
+
 _MULTI_QUERY = pax_fiddle.Config(
   multi_query_attention.MultiQueryDotProductAttention
 )
