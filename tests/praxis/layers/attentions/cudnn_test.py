@@ -20,8 +20,15 @@ def _padded_ids(length=96):
   return jnp.asarray(np.arange(length) < _LENGTHS[:, None], jnp.int32)
 
 
-def _spec(is_causal=True, window=None, split=None, is_packed=False, cap=0.0):
-  mask = kernel_cases.segment_mask(_padded_ids(), is_causal, is_packed)
+def _spec(
+  is_causal=True,
+  window=None,
+  split=None,
+  is_packed=False,
+  cap=0.0,
+  length=96,
+):
+  mask = kernel_cases.segment_mask(_padded_ids(length), is_causal, is_packed)
   return kernel_inputs.KernelSpec(mask, window, cap, split)
 
 
@@ -30,6 +37,7 @@ def _spec(is_causal=True, window=None, split=None, is_packed=False, cap=0.0):
   [
     dict(),
     dict(num_kv_heads=2),
+    dict(length=97),
     dict(window=_Window(20, None)),
     dict(window=_Window(None, 0)),
     dict(is_causal=False),
@@ -40,7 +48,10 @@ def test_values_and_gradients_of_tokens_equal_einsum(fields):
   fields = dict(fields)
   num_kv_heads = fields.pop('num_kv_heads', 1)
   spec = _spec(split=kernel_cases.SPLIT, **fields)
-  heads = kernel_cases.random_heads(4, num_kv_heads, jnp.bfloat16, length=96)
+  length = spec.mask.segment_ids.shape[1]
+  heads = kernel_cases.random_heads(
+    4, num_kv_heads, jnp.bfloat16, length=length
+  )
   is_token = spec.mask.segment_ids[:, :, None, None] > 0
 
   def tokens(attend):

@@ -41,10 +41,10 @@ def cuda_plugin(monkeypatch):
   kernel_choice._log_once.cache_clear()
 
 
-def _trace(platform, lm):
+def _trace(platform, lm, length=1024):
   lm.fprop_dtype = jnp.bfloat16
   with py_utils.tracing_for(platform):
-    return kernel_cases.trace_loss(lm, length=1024)[0]
+    return kernel_cases.trace_loss(lm, length=length)[0]
 
 
 def _kernel_names(traced, platform):
@@ -78,6 +78,11 @@ def test_cudnn_on_gpus(stack, caplog):
   assert 'PADDING_CAUSAL' in text and '1024x1024' not in text
   (choice,) = _choices(caplog)
   assert choice.endswith('1024,2,64]: cudnn.')
+
+
+def test_cudnn_takes_odd_lengths_in_training():
+  lm = kernel_cases.language_model('cudnn', packed_input=False)
+  assert list(_kernel_names(_trace('gpu', lm, length=129), 'gpu'))
 
 
 def test_packed_rows_on_gpus(caplog):
