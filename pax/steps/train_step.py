@@ -102,7 +102,7 @@ def _check_gradient_function(
   learner: learners.Learner, hparams: Variables[base_layer.WeightHParams]
 ) -> None:
   gradient = learner.stochastic_gradient
-  if gradient is None or not gradient.CHANGES_GRADIENTS:
+  if gradient is None or not gradient.changes_gradients:
     return
   overwritten = [
     path

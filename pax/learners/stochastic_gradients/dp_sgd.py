@@ -40,7 +40,7 @@ class DpSgdStochasticGradient(stochastic_gradient.BaseStochasticGradient):
     Abadi et al., https://arxiv.org/abs/1607.00133, algorithm 1.
   """
 
-  CHANGES_GRADIENTS: ClassVar[bool] = True
+  changes_gradients: ClassVar[bool] = True
 
   # Maximum norm C of the gradient of an example.
   l2_norm_clip: float = 0.0

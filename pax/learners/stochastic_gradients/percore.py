@@ -29,7 +29,7 @@ class PercoreClippedDpSgdGradient(stochastic_gradient.BaseStochasticGradient):
   is an `ici_mesh_shape` of None.
   """
 
-  CHANGES_GRADIENTS: ClassVar[bool] = True
+  changes_gradients: ClassVar[bool] = True
 
   # Maximum norm C of the gradient of a replica's mean loss.
   l2_norm_clip: float | None = 0.0

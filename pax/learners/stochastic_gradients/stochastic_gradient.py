@@ -57,7 +57,7 @@ class BaseStochasticGradient(
 
   # Whether gradients are clipped or have noise: then they are no new values of
   # variables with OVERWRITE_WITH_GRADIENT.
-  CHANGES_GRADIENTS: ClassVar[bool] = False
+  changes_gradients: ClassVar[bool] = False
 
   def process_aux_info(self, aux_info: GradAuxInfo) -> GradAuxInfo:
     """Returns the auxiliary outputs of the loss function, as reported."""
