@@ -369,8 +369,9 @@ class DotProductAttention(
     return {
       'relative_bias_tpl': self.relative_bias_tpl is not None,
       'ngram_using_attention_scores': self._uses_ngram_scores(),
-      'qk_einsum_tpl': self.qk_einsum_tpl.cls is not base_ops.EinsumOp,
-      'pv_einsum_tpl': self.pv_einsum_tpl.cls is not base_ops.EinsumOp,
+      # Subclasses replace the children of the templates, as for quantization.
+      'qk_einsum': type(self.qk_einsum) is not base_ops.EinsumOp,
+      'pv_einsum': type(self.pv_einsum) is not base_ops.EinsumOp,
       'atten_dropout_prob': self.atten_dropout_prob > 0 and not self.do_eval,
     }
 

@@ -12,6 +12,7 @@ from absl import logging
 
 from praxis import pax_fiddle
 from praxis.layers import attentions, linears, quantization
+from praxis.layers.attentions import segments
 from praxis.layers.quantization import (
   overflow_check,
   quantization_hparams,
@@ -54,6 +55,21 @@ def test_products_of_attention_are_quantized(windowed):
     params.act_params = None
     got = run(cls.config(**_ATTENTION, quantization=params).Instantiate())
     np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def test_quantized_products_have_no_kernel():
+  cfg = quantization.DotProductAttention.config(
+    **_ATTENTION,
+    name='attention',
+    quantization=QuantizationParams(
+      QuantizationType.AQT, QuantizationMode.TRAINING, ActQuantizationParams()
+    ),
+    atten_implementation='native',
+  )
+  ids = jnp.ones(_X.shape[:2], jnp.int32)
+  mask = segments.SegmentMask(ids, is_causal=True, dtype=np.dtype(np.float32))
+  with pytest.raises(ValueError, match='not support qk_einsum and pv_einsum'):
+    cfg.Instantiate().init(jax.random.key(0), _X, _X, _X, mask)
 
 
 @pytest.mark.parametrize('symmetric', [True, False])
