@@ -43,6 +43,21 @@ class Heads(NamedTuple):
     key, value = (x[:, :, jnp.newaxis] for x in (self.key, self.value))
     return Heads(self.query, key, value)
 
+  def for_shards(self, shards: int) -> Heads:
+    """Returns keys and values with heads that a number of shards divides.
+
+    A single head is not sharded.
+
+    Args:
+      shards: of the heads of queries.
+    """
+    heads = self.with_head_axis()
+    if self.num_kv_heads == 1 or self.num_kv_heads % shards == 0:
+      return heads
+    times = shards // self.num_kv_heads
+    key, value = (jnp.repeat(x, times, axis=2) for x in heads[1:])
+    return Heads(heads.query, key, value)
+
 
 @dataclasses.dataclass(frozen=True)
 class KernelSpec:
@@ -147,7 +162,8 @@ def _sharding_reason(
   if length % num_devices(mesh, axes.length):
     return f'{axes.length} over a length of {length}'
   shards, num_kv_heads = num_devices(mesh, axes.heads), heads.num_kv_heads
-  if num_heads % shards or (num_kv_heads % shards and num_kv_heads > 1):
+  # Shards may share a head.
+  if num_heads % shards or (num_kv_heads % shards and shards % num_kv_heads):
     return f'{axes.heads} over {num_heads} heads, {num_kv_heads} of keys'
   used_axes = (*axes.batch, *axes.length, *axes.heads)
   if _num_compiler_devices(mesh) > 1 and num_devices(mesh, used_axes) == 1:
@@ -181,17 +197,17 @@ def map_over_heads(
     heads: whose lengths are not sharded.
     spec: of the attention.
   """
-  heads = heads.with_head_axis()
-  operands = (*heads, spec.mask.segment_ids)
+  ids = spec.mask.segment_ids
   mesh = jax.sharding.get_abstract_mesh()
   if is_local(mesh):
-    return attend(*operands)
+    return attend(*heads.with_head_axis(), ids)
   axes = HeadAxes.of(spec.split, mesh)
+  heads = heads.for_shards(num_devices(mesh, axes.heads))
   query_spec = axes.query_spec()
   key_spec = axes.key_spec(heads.num_kv_heads)
   ids_spec = PartitionSpec(*query_spec[:1])
   in_specs = (query_spec, key_spec, key_spec, ids_spec)
-  return shard_map(attend, in_specs, query_spec)(*operands)
+  return shard_map(attend, in_specs, query_spec)(*heads, ids)
 
 
 def shard_map(

@@ -108,6 +108,7 @@ def _attend_blocks(
     return _attend_locally(kernel, *heads, segment_ids, segment_ids)
   axes = kernel_inputs.HeadAxes.of(spec.split, mesh)
   shards = kernel_inputs.num_devices(mesh, axes.heads)
+  heads = heads.for_shards(shards)
   length_shards = kernel_inputs.num_devices(mesh, axes.length)
   kernel = _kernel(length, num_heads // shards, spec, length_shards)
   # The blocks that the mask shows are data of the kernel, by rows of queries.

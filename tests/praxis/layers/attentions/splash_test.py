@@ -14,7 +14,7 @@ from praxis.layers import (
   grouped_query_attention,
   multi_query_attention,
 )
-from praxis.layers.attentions import kernel_inputs, masks, splash
+from praxis.layers.attentions import flash, kernel_inputs, masks, splash
 from tests.praxis.layers import running
 from tests.praxis.layers.attentions import kernel_cases
 
@@ -59,6 +59,22 @@ def test_a_sharded_sequence_equals_einsum(is_causal):
     assert splash.reason_against(heads, spec, mesh.abstract_mesh) is None
     got = kernel_cases.with_gradients(lambda h: splash.attend(h, spec), heads)
   assert got[0].sharding.spec[:2] == ('data', 'mdl')
+  want = kernel_cases.with_gradients(
+    lambda h: kernel_cases.by_einsum(h, spec), heads
+  )
+  kernel_cases.assert_close(got, want, 2e-5)
+
+
+@pytest.mark.parametrize('kernel', [splash, flash])
+def test_shards_of_queries_may_share_a_head_of_keys(kernel):
+  heads = kernel_cases.random_heads(8, num_kv_heads=2, length=128)
+  mask = kernel_cases.segment_mask(kernel_cases.segment_ids(128))
+  spec = _KernelSpec(mask, split=[None, None, 'mdl', None])
+  mesh = jax.make_mesh((4,), ('mdl',), (AxisType.Auto,))
+  with jax.set_mesh(mesh):
+    assert splash.reason_against(heads, spec, mesh.abstract_mesh) is None
+    got = kernel_cases.with_gradients(lambda h: kernel.attend(h, spec), heads)
+  assert got[0].sharding.spec[2] == 'mdl'
   want = kernel_cases.with_gradients(
     lambda h: kernel_cases.by_einsum(h, spec), heads
   )
