@@ -312,7 +312,7 @@ def rotary_embedding(rope: Mapping[str, Any]) -> LayerTpl:
     )
   rotary = Config(
     embedding_softmax.RotaryPositionalEmbedding,
-    max_timescale=int(number('rope_theta')),
+    max_timescale=number('rope_theta'),
   )
   kind = rope['rope_type']
   if kind == 'linear':

@@ -25,8 +25,8 @@ class PositionalEmbedding(base_layer.BaseLayer):
   """
 
   # Shortest and longest timescale, in positions.
-  min_timescale: int = 1
-  max_timescale: int = 10_000
+  min_timescale: float | int = 1
+  max_timescale: float | int = 10_000
   # Embedding dimension.
   embedding_dims: int = 0
 
@@ -173,7 +173,10 @@ def _waves(size: int, dims: int) -> Float[Array, 'S D']:
 
 
 def sinusoids(
-  position: Array, dims: int, shortest: int = 1, longest: int = 10_000
+  position: Array,
+  dims: int,
+  shortest: float | int = 1,
+  longest: float | int = 10_000,
 ) -> Float[Array, '*shape D']:
   """Returns [sines, cosines] of `position`; an odd `dims` ends with 0.
 

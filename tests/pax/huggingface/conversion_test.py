@@ -315,6 +315,11 @@ def test_a_wrong_config_is_named_and_writes_nothing(
   assert not job.exists()
 
 
+def test_the_base_of_rotary_positions_may_be_a_fraction():
+  rope = {'rope_theta': 26214.4, 'rope_type': 'default'}
+  assert rotary_decoder.rotary_embedding(rope).max_timescale == 26214.4
+
+
 @pytest.mark.parametrize('rope_type', ['linear', 'llama3', 'yarn'])
 def test_a_scaling_of_positions_without_its_factor_is_named(
   rope_type, tmp_path
