@@ -138,7 +138,7 @@ def _write_side_files(folder: model_folder.ModelFolder, side: Path) -> None:
   extra = {
     name: entry
     for name, entry in folder.entries.items()
-    if name not in folder.layouts
+    if name not in folder.layouts and name not in folder.copies
   }
   if extra:
     shapes = {name: (e.shape, e.dtype) for name, e in extra.items()}
@@ -199,6 +199,8 @@ class _CheckpointTensors:
 
   checkpoint: CheckpointReader
   variables: Sequence[Variable]
+  # Tensors that are copies of weights, and the tensors of those.
+  copies: Mapping[str, str]
   extra: Mapping[str, safetensors.TensorEntry]
   # By tensor, in the order of files.
   shapes: Tensors
@@ -239,9 +241,16 @@ class _CheckpointTensors:
       name: (layout.tensor_shape, dtypes[name])
       for name, layout in layouts.items()
     }
+    copies = families.find_copies(family, layouts, names or ())
+    extra = {name: e for name, e in extra.items() if name not in copies}
+    shapes |= {copy: shapes[source] for copy, source in copies.items()}
     shapes |= {name: (e.shape, e.dtype) for name, e in extra.items()}
     return cls(
-      checkpoint=checkpoint, variables=variables, extra=extra, shapes=shapes
+      checkpoint=checkpoint,
+      variables=variables,
+      copies=copies,
+      extra=extra,
+      shapes=shapes,
     )
 
   @property
@@ -302,10 +311,15 @@ class _CheckpointTensors:
       for variable in group:
         value = np.asarray(leaves.pop(leaf_name(variable)))
         for name, tensor in variable.to_tensors(value):
-          yield name, tensor.astype(self.shapes[name][1], copy=False)
+          tensor = tensor.astype(self.shapes[name][1], copy=False)
+          yield name, tensor
+          yield from ((x, tensor) for x in self._copies_of(name))
         del value
     for name, entry in self.extra.items():
       yield name, entry.read()
+
+  def _copies_of(self, name: str) -> list[str]:
+    return [copy for copy, source in self.copies.items() if source == name]
 
   def _saved_bytes(self, variable: Variable) -> int:
     shape, dtype = self.checkpoint.shapes[leaf_name(variable)]

@@ -20,6 +20,9 @@ from praxis import base_layer, pax_fiddle
 # Contents of config.json.
 Json = Mapping[str, Any]
 
+# Weight of the softmax.
+_HEAD = 'lm_head.weight'
+
 
 class Model(Protocol):
   """A model of Hugging Face in terms of Pax."""
@@ -42,10 +45,12 @@ class Family:
   # Prefix of the names of tensors, which files of the network without its head
   # leave out.
   prefix: str = 'model.'
-  # Regexes of tensors that are no weights: tables, and copies of tied weights.
-  ignored: tuple[str, ...] = (
-    r'.*rotary_emb\.inv_freq',
-    r'lm_head\.weight',
+  # Regexes of tensors that are no weights but tables.
+  ignored: tuple[str, ...] = (r'.*rotary_emb\.inv_freq',)
+  # Tensors that are copies of tied weights, where they are no weights, and the
+  # tensors of those.
+  copies: Mapping[str, str] = dataclasses.field(
+    default_factory=lambda: {_HEAD: 'model.embed_tokens.weight'}
   )
 
 
@@ -106,6 +111,26 @@ def find_tensors(
       )
     layouts[name] = layout
   return layouts
+
+
+def find_copies(
+  family: Family,
+  layouts: Mapping[str, WeightLayout],
+  names: Collection[str],
+) -> dict[str, str]:
+  """Returns the tensors in files that are copies, with what they are copies of.
+
+  Args:
+    family: The family.
+    layouts: See `find_tensors`.
+    names: Names of the tensors in the files.
+  """
+  in_files = {layout.tensor: name for name, layout in layouts.items()}
+  return {
+    name: in_files[tensor]
+    for name, tensor in family.copies.items()
+    if name in names and name not in layouts
+  }
 
 
 def _llama(config: Json) -> RotaryDecoder:
@@ -317,9 +342,6 @@ def _check_causal(config: Json) -> None:
     )
 
 
-# Tied weights of encoder and decoder, which files may repeat.
-_T5_COPIES = r'(encoder|decoder)\.embed_tokens\.weight'
-
 FAMILIES: Mapping[str, Family] = {
   'gemma': Family(read=_gemma),
   'gemma2': Family(read=_gemma2),
@@ -327,11 +349,19 @@ FAMILIES: Mapping[str, Family] = {
     read=_gpt2,
     prefix='transformer.',
     # Causal masks, which old files have.
-    ignored=(r'(.*\.)?h\.\d+\.attn\.(masked_)?bias', r'lm_head\.weight'),
+    ignored=(r'(.*\.)?h\.\d+\.attn\.(masked_)?bias',),
+    copies={_HEAD: 'transformer.wte.weight'},
   ),
   'llama': Family(read=_llama),
   'mistral': Family(read=_mistral),
   'qwen2': Family(read=_qwen2),
   'qwen3': Family(read=_qwen3),
-  't5': Family(read=_t5, ignored=(_T5_COPIES, r'lm_head\.weight')),
+  't5': Family(
+    read=_t5,
+    ignored=(),
+    copies={
+      f'{side}.embed_tokens.weight': 'shared.weight'
+      for side in ('encoder', 'decoder')
+    },
+  ),
 }

@@ -21,11 +21,13 @@ GENERATION_CONFIG_FILE = 'generation_config.json'
 DTYPES = ('bfloat16', 'float16', 'float32')
 _EOS = 'eos_token_id'
 _HEAD = 'lm_head.weight'
+# Rows of tensors that are compared at once.
+_ROWS = 1024
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelFolder:
-  """Configuration and tensors of a model; reads headers only."""
+  """Configuration and tensors of a model; reads headers and copies only."""
 
   path: pathlib.Path
   # Contents of config.json, see `read_config`.
@@ -33,6 +35,8 @@ class ModelFolder:
   model: families.Model
   # Weights by the names of their tensors.
   layouts: Mapping[str, WeightLayout]
+  # Tensors that are copies of tied weights, and the tensors of those.
+  copies: Mapping[str, str]
   # All tensors, in the order of the files.
   entries: Mapping[str, safetensors.TensorEntry]
 
@@ -56,11 +60,16 @@ class ModelFolder:
           f' {entries[name].dtype.name}; use a model that is not quantized, and'
           ' save it with one of them'
         )
+    copies = families.find_copies(family, layouts, entries)
+    for name, source in copies.items():
+      _check_copy(name, entries[name], source, entries[source])
     ignored = re.compile('|'.join(family.ignored))
     unknown = [
       name
       for name in entries
-      if name not in layouts and not ignored.fullmatch(name)
+      if name not in layouts
+      and name not in copies
+      and not ignored.fullmatch(name)
     ]
     if unknown:
       raise ValueError(
@@ -69,13 +78,51 @@ class ModelFolder:
         f' {unknown[:3]}; config.json and the files must be of one model'
       )
     return cls(
-      path=path, config=config, model=model, layouts=layouts, entries=entries
+      path=path,
+      config=config,
+      model=model,
+      layouts=layouts,
+      copies=copies,
+      entries=entries,
     )
 
   @property
   def dtypes(self) -> dict[str, np.dtype]:
     """Dtypes by the names of tensors."""
     return {name: entry.dtype for name, entry in self.entries.items()}
+
+
+def _check_copy(
+  name: str,
+  copy: safetensors.TensorEntry,
+  source_name: str,
+  source: safetensors.TensorEntry,
+) -> None:
+  """Checks that a copy has the values of a tied weight.
+
+  Transformers does not tie tensors whose values differ.
+
+  Args:
+    name: Name of the copy.
+    copy: The copy.
+    source_name: Name of the weight.
+    source: The weight.
+
+  Raises:
+    ValueError: It has others.
+  """
+  is_equal = copy.shape == source.shape
+  rows = source.shape[0] if is_equal else 0
+  values = copy.memory_map(), source.memory_map()
+  for first in range(0, rows, _ROWS):
+    part, want = (x[first : first + _ROWS].astype(np.float32) for x in values)
+    is_equal = is_equal and np.array_equal(part, want, equal_nan=True)
+  if not is_equal:
+    raise ValueError(
+      f'{name} in {copy.file} must be equal to {source_name}, as config.json'
+      ' ties them, got other values; set tie_word_embeddings to false if the'
+      ' model has both, else remove the copy'
+    )
 
 
 def read_eos_ids(path: pathlib.Path, config: Mapping[str, Any]) -> list[int]:

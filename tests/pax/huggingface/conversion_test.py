@@ -177,6 +177,50 @@ def test_tables_and_copies_are_no_variables_and_come_back(tmp_path, capsys):
   assert _contents(output) == _contents(source)
 
 
+@pytest.mark.parametrize(
+  'name, copy, tensor',
+  [
+    ('llama3', 'lm_head.weight', 'model.embed_tokens.weight'),
+    ('gpt2', 'lm_head.weight', 'transformer.wte.weight'),
+    ('t5', 'encoder.embed_tokens.weight', 'shared.weight'),
+  ],
+)
+def test_copies_of_tied_weights_follow_them(
+  name, copy, tensor, tmp_path, capsys
+):
+  """Transformers does not tie tensors with different values."""
+  source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
+  reference_models.write_reference(source, name)
+  tensors = {k: v.read() for k, v in safetensors.read_folder(source).items()}
+
+  def write(offset, **copies):
+    values = {k: v + np.float32(offset) for k, v in tensors.items()} | copies
+    file = source / safetensors.SINGLE_FILE
+    reference_models.write_safetensors(file, values, 'F32')
+
+  write(0, **{copy: tensors[tensor]})
+  _convert(capsys, 'hf-to-pax', source, job)
+  _convert(capsys, 'pax-to-hf', job, output)
+  assert _contents(output) == _contents(source)
+  shutil.rmtree(output)
+  # The same model after training.
+  write(1)
+  _convert(capsys, 'hf-to-pax', source, tmp_path / 'trained')
+  shutil.rmtree(job / 'checkpoints')
+  shutil.copytree(tmp_path / 'trained' / 'checkpoints', job / 'checkpoints')
+  _convert(capsys, 'pax-to-hf', job, output)
+  found = safetensors.read_folder(output)
+  for exported in (copy, tensor):
+    want = tensors[tensor] + np.float32(1)
+    np.testing.assert_array_equal(found[exported].read(), want)
+  write(0, **{copy: tensors[tensor] + np.float32(1)})
+  error = _fail(capsys, 'hf-to-pax', source, tmp_path / 'other')
+  assert re.search(
+    rf'{copy} in .* must be equal to {tensor}, .* set tie', error
+  )
+  assert not (tmp_path / 'other').exists()
+
+
 def test_files_that_transformers_does_not_read_are_left_out(tmp_path, capsys):
   source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
   reference_models.write_reference(source, 'mistral', num_files=2)
