@@ -24,8 +24,7 @@ def get_top_k(
   Args:
     logits: of all tokens.
     top_k: k; 0 returns all logits in the order of their ids.
-    per_example_top_k: a smaller k for each row; the rest of its top k is
-      masked.
+    per_example_top_k: a smaller k for each row; its other logits are masked.
     top_k_recall_target: below 1, the expected recall of an approximate top k
       (TPU-KNN, https://arxiv.org/abs/2206.14286).
 
@@ -39,6 +38,14 @@ def get_top_k(
     )
   vocab_size = logits.shape[-1]
   if not top_k:
+    if per_example_top_k is not None:
+      # Continuous batching has a k for each slot, mostly that of all tokens.
+      logits = jax.lax.cond(
+        jnp.any(per_example_top_k < vocab_size),
+        lambda x, k: _mask_ranks(x, _ranks(x), k),
+        lambda x, _: x,
+        *(logits, per_example_top_k),
+      )
     ids = jnp.arange(vocab_size, dtype=jnp.int32)
     return logits, jnp.broadcast_to(ids, logits.shape)
   top_k = min(top_k, vocab_size)
@@ -50,8 +57,7 @@ def get_top_k(
     top_logits, ids = jax.lax.top_k(logits, top_k)
   if per_example_top_k is not None:
     rank = jnp.arange(top_k)[jnp.newaxis]
-    is_in_top_k = rank < per_example_top_k.astype(jnp.int32)[:, jnp.newaxis]
-    top_logits = jnp.where(is_in_top_k, top_logits, _mask_value(top_logits))
+    top_logits = _mask_ranks(top_logits, rank, per_example_top_k)
   return top_logits, ids
 
 
@@ -114,6 +120,21 @@ def epsilon_mask_logits(
   max_prob = jnp.max(probs, axis=-1, keepdims=True)
   is_masked = probs < jnp.minimum(epsilon, max_prob)
   return jnp.where(is_masked, _mask_value(logits), logits)
+
+
+def _ranks(logits: Float[Array, 'B V']) -> Int[Array, 'B V']:
+  """Returns 0 for the largest logit of a row, 1 for the second, and so on."""
+  return jnp.argsort(jnp.argsort(logits, axis=-1, descending=True), axis=-1)
+
+
+def _mask_ranks(
+  logits: Float[Array, 'B K'],
+  rank: Int[Array, '#B K'],
+  top_k: Int[Array, ' B'],
+) -> Float[Array, 'B K']:
+  """Masks the logits of each row whose rank is not below its top_k."""
+  is_in_top_k = rank < top_k.astype(jnp.int32)[:, jnp.newaxis]
+  return jnp.where(is_in_top_k, logits, _mask_value(logits))
 
 
 def _mask_value(logits: Array) -> Array:

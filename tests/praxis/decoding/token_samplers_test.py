@@ -74,6 +74,22 @@ def test_top_k():
   _check(_frequencies(top_k=3, per_example=per), three, np.eye(5)[1])
 
 
+def test_examples_lower_a_top_k_of_all_tokens():
+  two = _normal(np.where(_PROBS >= 0.3, _PROBS, 0))
+  per = {'per_example_top_k': jnp.asarray([2, 1])}
+  got = _frequencies(top_k=0, per_example=per)
+  _check(got, two, np.eye(5)[1])
+  assert (got[0][[0, 3, 4]] == 0).all()
+  per = {'per_example_top_k': jnp.asarray([5, 9])}
+  _check(_frequencies(top_k=0, per_example=per), _PROBS)
+  # As with a top k, the first of equal logits remain.
+  top_logits, ids = logit_filters.get_top_k(
+    jnp.asarray([[1.0, 2.0, 1.0, 2.0]]), 0, jnp.asarray([3])
+  )
+  np.testing.assert_array_equal(ids, [[0, 1, 2, 3]])
+  np.testing.assert_array_equal(top_logits > 0, [[True, True, False, True]])
+
+
 @pytest.mark.parametrize(
   'p, kept', [(1e-6, 1), (0.3, 1), (0.5, 2), (0.75, 3), (1.0, 5)]
 )
