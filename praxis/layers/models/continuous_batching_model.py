@@ -113,9 +113,10 @@ class LanguageModelContinuousBatching(language_model.LanguageModel):
     batch = input_batch.ids.shape[0]
     sampler_options = _sampler_options(decoder_params)
     defaults = {
-      'temperature': getattr(decoder_params, 'temperature', 0.0),
+      # Slots have the dtypes of the defaults: those of requests are fractions.
+      'temperature': float(getattr(decoder_params, 'temperature', 0.0)),
       'per_example_max_decode_steps': max_steps,
-      'per_example_top_p': sampler_options['top_p'] or 1.0,
+      'per_example_top_p': float(sampler_options['top_p'] or 1.0),
       'per_example_top_k': sampler_options['top_k'] or self.lm.vocab_size,
     }
     for name, default in defaults.items():

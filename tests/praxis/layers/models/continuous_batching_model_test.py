@@ -4,6 +4,8 @@
 # bazel: size=medium
 from __future__ import annotations
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from praxis import decoder_hparams
@@ -19,6 +21,23 @@ def test_requests_get_what_they_would_get_alone():
 def test_the_first_token_follows_the_last_of_the_prompt():
   """The n-grams of the second step have the last token of the prompt."""
   serving.check_requests('ngrams')
+
+
+def test_slots_keep_the_fractions_of_requests():
+  """Also where the settings of the decoder are whole numbers."""
+  hparams = decoder_hparams.SampleDecoderHParams(
+    **vars(serving.HPARAMS), temperature=1, p=1, k=1
+  )
+  server = serving.Server('stacked', (), hparams)
+  prompts = serving.prompts(slice(1))
+  prompts.temperature = jnp.asarray([0.5])
+  prompts.per_example_top_p = jnp.asarray([0.75])
+  state, cache = server.call('sample_prefill', {}, prompts, hparams)
+  slots, _ = server.call(
+    'sample_insert', server.cache, hparams, state, cache, server.state, 0, 1
+  )
+  np.testing.assert_array_equal(slots.temperature, [1, 0.5])
+  np.testing.assert_array_equal(slots.per_example_top_p, [1, 0.75])
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def prompts(rows=slice(None)):
 class Server:
   """A server's slots, and the tokens of each request."""
 
-  def __init__(self, kind, step_shape):
+  def __init__(self, kind, step_shape, hparams=HPARAMS):
     cfg = models.LanguageModelContinuousBatching.config(name='model')
     cfg.lm_tpl.set(model_dims=8, vocab_size=V)
     block = cfg.lm_tpl.stacked_transformer_tpl
@@ -61,7 +61,7 @@ class Server:
       )
     self.layer, self.variables = running.build(cfg, prompts())
     self._compiled = {}
-    self.state, self.cache = self.call('sample_init_slots', {}, HPARAMS)
+    self.state, self.cache = self.call('sample_init_slots', {}, hparams)
     self.state.step = jnp.reshape(self.state.step, step_shape)
     self.tokens = {}
     self.requests = [None] * HPARAMS.num_cache_slots
