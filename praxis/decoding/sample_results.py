@@ -149,7 +149,7 @@ def collect_results_to_optimize_eos(
 
   Args:
     result: a loop state with eos_ids and eos_logprobs [R, T], the best
-      end-of-sequence id of each column.
+      end-of-sequence id of each column; NO_LOGPROB where a row cannot end.
     decode_length_shift: number of columns of left padding, which
       decode_lengths does not count.
   """
@@ -159,17 +159,23 @@ def collect_results_to_optimize_eos(
   is_generated = logprobs < decode_loop.NO_LOGPROB
   cumulative = jnp.cumsum(jnp.where(is_generated, logprobs, 0.0), axis=-1)
   before = jnp.pad(cumulative, [(0, 0), (1, 0)])[:, :-1]
-  scores = jnp.where(is_generated, before + result.eos_logprobs, -jnp.inf)
+  may_end = is_generated & (result.eos_logprobs < decode_loop.NO_LOGPROB)
+  scores = jnp.where(may_end, before + result.eos_logprobs, -jnp.inf)
   end = jnp.argmax(scores, axis=-1)
-  is_end = column == end[:, jnp.newaxis]
-  is_after = column > end[:, jnp.newaxis]
+  has_end = jnp.any(may_end, axis=-1)
+  is_end = has_end[:, jnp.newaxis] & (column == end[:, jnp.newaxis])
+  is_after = has_end[:, jnp.newaxis] & (column > end[:, jnp.newaxis])
   ids = jnp.where(is_end, result.eos_ids, result.output_ids)
   output.output_ids = jnp.where(is_after, 0, ids)
   logprobs = jnp.where(is_end, result.eos_logprobs, logprobs)
   output.logprobs = jnp.where(is_after, decode_loop.NO_LOGPROB, logprobs)
-  output.decode_lengths = (end + 1 - decode_length_shift).astype(jnp.int32)
+  lengths = end + 1 - decode_length_shift
+  old_lengths = result.get('decode_lengths', lengths)
+  output.decode_lengths = jnp.where(has_end, lengths, old_lengths).astype(
+    jnp.int32
+  )
   output.done = jnp.ones_like(result.done)
-  output.has_eos = jnp.ones_like(result.has_eos)
+  output.has_eos = result.has_eos | has_end
   for name in ('eos_logprobs', 'eos_ids'):
     output.pop(name)
   return output

@@ -295,10 +295,14 @@ class _SamplingLoopBody:
       state.eos_ids = decode_loop.set_column(
         state.eos_ids, column, eos_ids[best]
       )
-      state.eos_logprobs = decode_loop.set_column(
-        state.eos_logprobs,
-        column,
+      # A row cannot end within its prompt, which may be read token by token.
+      eos_logprobs = jnp.where(
+        column < self.prompts.ends,
+        decode_loop.NO_LOGPROB,
         token_samplers.take(logprobs[:, eos_ids], best),
+      )
+      state.eos_logprobs = decode_loop.set_column(
+        state.eos_logprobs, column, eos_logprobs
       )
     if self.row_params.num_candidates is not None:
       self._record_candidates(state, logprobs, self.row_params.num_candidates)

@@ -269,6 +269,18 @@ def test_ends_where_an_end_is_most_probable(as_ids):
     np.testing.assert_allclose(got[got < 1].sum(), want, atol=1e-5)
 
 
+def test_no_sample_ends_within_a_prompt_that_is_read_token_by_token():
+  options = {'eos_id': [toy.EOS, 4], 'optimize_eos': True}
+  want = toy.sample(_GREEDY, (1, 9), max_decode_steps=5, **options)
+  got = toy.sample(_GREEDY, (1, 9), False, max_decode_steps=5, **options)
+  np.testing.assert_array_equal(got.output_ids, want.output_ids)
+  np.testing.assert_array_equal(got.decode_lengths, want.decode_lengths)
+  # The second prompt has a single token, the others fill the result.
+  got = toy.sample(_GREEDY, (1, 3), False, **options)
+  np.testing.assert_array_equal(got.output_ids[[0, 2], 0], toy.IDS[[0, 2], :3])
+  np.testing.assert_array_equal(got.decode_lengths[[0, 2], 0], 3)
+
+
 def test_guidance_mixes_a_text_with_one_without_condition():
   ids = np.asarray([[3, 2, 5, 0], [5, 0, 0, 0], [2, 6, 3, 4], [4, 0, 0, 0]])
   lengths = np.asarray([3, 1, 4, 1])
