@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import functools
-import inspect
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from pax.ghostnorm import base, embedding, linears
 from praxis import base_layer, pax_fiddle
@@ -51,9 +52,9 @@ _WRAPPED = (
 class WrappedGhostNorm(base_layer.BaseLayer):
   """Computes the norms of a layer from materialized per-example gradients.
 
-  These gradients exist for one layer at a time. All inputs have a leading
-  example dimension; the layer may neither use random numbers nor update
-  variables.
+  These gradients exist for one layer at a time. All arrays among the arguments
+  have a leading example dimension; the layer may neither use random numbers nor
+  update variables.
   """
 
   # The layer; required.
@@ -90,12 +91,22 @@ class WrappedGhostNorm(base_layer.BaseLayer):
       if name != PARAMS and LAYER in collection
     }
 
+    tree: Any
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    # Others, such as an axis, have no example dimension.
+    is_input = [isinstance(x, jax.Array | np.ndarray) for x in leaves]
+
     def run(params: Nested[Any], *inputs: Any) -> Any:
+      remaining = iter(inputs)
+      args, kwargs = tree.unflatten(
+        next(remaining) if is_array else x
+        for is_array, x in zip(is_input, leaves, strict=True)
+      )
       variables = {**other_collections, PARAMS: params}
-      return layer.apply(variables, *inputs, method=method)
+      return layer.apply(variables, *args, method=method, **kwargs)
 
     call = base.with_norms(run, functools.partial(_squared_norms, run))
-    inputs = inspect.signature(bound).bind(*args, **kwargs).args
+    inputs = itertools.compress(leaves, is_input)
     return call(self.variables[PARAMS][LAYER], *inputs)
 
 

@@ -11,8 +11,13 @@ import pytest
 
 from pax import ghostnorm
 from pax.ghostnorm import linears as ghost_linears
-from praxis import pax_fiddle
-from praxis.layers import embedding_softmax, linears, normalizations
+from praxis import base_layer, pax_fiddle
+from praxis.layers import (
+  attentions,
+  embedding_softmax,
+  linears,
+  normalizations,
+)
 from tests.pax.ghostnorm import examples
 
 Config = pax_fiddle.Config
@@ -102,6 +107,51 @@ def test_a_wrapped_layer():
   assert isinstance(wrapped, ghostnorm.GhostNormPaxConfig)
   assert wrapped.dim == 4
   examples.check(wrapped, (_normal(3, 2, 4),), norm)
+
+
+class _Convolved(base_layer.BaseLayer):
+  """Calls its layer with an axis, which is no array, and by keywords."""
+
+  conv_tpl: Config = pax_fiddle.template_field(attentions.CausalDepthwiseConv1D)
+
+  def setup(self):
+    self.create_child(
+      'conv', self.conv_tpl.clone().set(kernel_size=2, hidden_dims=4)
+    )
+
+  def __call__(self, inputs, positions):
+    return self.conv(inputs, segment_pos=positions, axis=1)
+
+
+def test_a_wrapped_layer_with_keywords():
+  convolved = Config(_Convolved, name='convolved')
+  wrapped = ghostnorm.generate_wrapped_template(convolved.clone())
+  positions = jnp.array([[0, 1, 2], [0, 1, 0]])
+  examples.check(wrapped, (_normal(2, 3, 4), positions), convolved)
+
+
+class _Scaled(base_layer.BaseLayer):
+  """A product of a weight and the arguments that are given."""
+
+  def setup(self):
+    self.create_variable('w', base_layer.WeightHParams([4]))
+
+  def __call__(self, inputs, first=None, second=None):
+    outputs = inputs * self.theta.w
+    outputs = outputs if first is None else outputs * first
+    return outputs if second is None else outputs * second
+
+
+def test_a_wrapped_layer_without_an_optional_argument():
+  scaled = Config(_Scaled, name='scaled')
+  wrapped = ghostnorm.generate_wrapped_template(scaled, force_wrap=True)
+  layer = wrapped.Instantiate()
+  inputs, second = _normal(2, 4), 2.0 + _normal(2, 4)
+  variables = layer.init(jax.random.key(0), inputs)
+  np.testing.assert_array_equal(
+    layer.apply(variables, inputs, second=second),
+    layer.apply(variables, inputs) * second,
+  )
 
 
 def test_a_wrapper_needs_a_layer():
