@@ -22,6 +22,7 @@ from praxis import (
   pax_fiddle,
   py_utils,
   pytypes,
+  value_domains,
 )
 from praxis.nested_map import NestedMap
 from praxis.optimizers import (
@@ -72,7 +73,7 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
   # Whether the state has the structure of repeated stacks without any.
   force_repeat_prefix_structure: bool = False
   # A step whose gradient norm is at least this is invalid; 0 is no limit.
-  skip_step_gradient_norm_value: float = 0.0
+  skip_step_gradient_norm_value: float = value_domains.field(0.0, ge=0.0)
   # Whether an invalid step keeps variables and optimizer state unchanged.
   enable_skip_step_on_gradient_anomalies: bool = True
   # Regular expressions on whole paths: variables to exclude from learning, or

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from absl import logging
 
-from praxis import base_layer, pax_fiddle
+from praxis import base_layer, pax_fiddle, value_domains
 from praxis.nested_map import NestedMap
 from praxis.optimizers import conditional_step, sharded_transforms
 from praxis.optimizers.base_optimizer import BaseOptimizer
@@ -101,7 +101,7 @@ class ShardedStaticAccumulator(BaseOptimizer):
   # The optimizer of the mean gradient; required.
   optimizer_tpl: pax_fiddle.Config[BaseOptimizer] | None = None
   # Number of batches per update.
-  num_sub_batches: int = 1
+  num_sub_batches: int = value_domains.field(1, ge=1)
   # See `sharded_static_accumulation`.
   accumulation_use_cond_op: bool = False
 

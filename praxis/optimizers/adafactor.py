@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from praxis import base_layer, pax_fiddle, py_utils
+from praxis import base_layer, pax_fiddle, py_utils, value_domains
 from praxis.optimizers import (
   base_optimizer,
   masked_trees,
@@ -68,7 +68,7 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
   decay_adam: float = 0.0
   decay_pow: float = 0.0
   # Decay of the first moment; 0: no first moment.
-  beta1: float = 0.0
+  beta1: float = value_domains.field(0.0, ge=0.0, lt=1.0)
   # Maximum RMS of the update of a variable; None or 0: no clipping.
   clip_threshold: float | None = 1.0
   # Factors the second moment over the last two dimensions.

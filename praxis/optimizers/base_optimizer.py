@@ -20,6 +20,7 @@ from praxis.optimizers import regularization, sharded_transforms
 from praxis.pytypes import Nested
 
 _FINITE = value_domains.OrNone(value_domains.Interval())
+_NOT_NEGATIVE = value_domains.OrNone(value_domains.Interval(ge=0.0))
 
 
 class Optimizer(Protocol):
@@ -58,16 +59,18 @@ class BaseOptimizer(base_hyperparams.FiddleBaseParameterizable):
   """
 
   # Adds weight * w, or weight * sign(w), to the clipped gradient.
-  l2_regularizer_weight: float | None = None
-  l1_regularizer_weight: float | None = None
+  l2_regularizer_weight: float | None = value_domains.field(None, _FINITE)
+  l1_regularizer_weight: float | None = value_domains.field(None, _FINITE)
   # Excludes variables with at most one dimension from L1 and L2.
   skip_lp_1d_vectors: bool = False
   # Adds -learning rate * weight * w to the update, as AdamW does.
   decoupled_weight_decay: float | None = value_domains.field(None, _FINITE)
   # Maximum global norm of the gradients; 0: no clipping.
-  clip_gradient_norm_to_value: float = value_domains.field(0.0, _FINITE)
+  clip_gradient_norm_to_value: float = value_domains.field(0.0, _NOT_NEGATIVE)
   # Maximum norm of each gradient; 0: no clipping.
-  clip_gradient_single_norm_to_value: float = value_domains.field(0.0, _FINITE)
+  clip_gradient_single_norm_to_value: float = value_domains.field(
+    0.0, _NOT_NEGATIVE
+  )
   # Factor of the schedule.
   learning_rate: float = value_domains.field(0.0)
   lr_schedule: pax_fiddle.Config[schedules.BaseSchedule] | None = None

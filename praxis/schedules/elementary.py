@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from praxis import value_domains
 from praxis.schedules import base_schedule
 
 Point = base_schedule.Point
@@ -17,7 +18,7 @@ Point = base_schedule.Point
 class Constant(base_schedule.BaseSchedule):
   """The same value at every step."""
 
-  value: float = 1.0
+  value: float = value_domains.field(1.0)
 
   def value_at(self, step: ArrayLike) -> Float[Array, '']:
     return jnp.float32(self.value)
@@ -162,10 +163,10 @@ class Transformer(base_schedule.BaseSchedule):
   """
 
   # Steps of the warm-up per worker replica; 0: no warm-up.
-  warmup_steps: int = 4000
+  warmup_steps: int = value_domains.field(4000, ge=0)
   # The value is scaled by model_dim^-0.5.
-  model_dim: int = 512
-  worker_replicas: int = 1
+  model_dim: int = value_domains.field(512, ge=1)
+  worker_replicas: int = value_domains.field(1, ge=1)
   # The value is constant from this step on; None: decays forever.
   decay_end: int | None = None
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
+from praxis import value_domains
 from praxis.schedules import base_schedule, elementary, piecewise
 
 
@@ -26,9 +27,9 @@ class _RampupDecay(base_schedule.BaseSchedule):
   decay_start: int = 0
   decay_end: int = 0
   # The final value as a fraction of `max`.
-  min_ratio: float = 0.01
+  min_ratio: float = value_domains.field(0.01)
   # The peak; must be positive.
-  max: float = 0.0
+  max: float = value_domains.field(0.0)
 
   def __post_init__(self) -> None:
     super().__post_init__()

@@ -18,7 +18,7 @@ from pax.learners.stochastic_gradients import (
   stochastic_gradient,
 )
 from pax.train_states import Variables
-from praxis import base_layer, py_utils, pytypes
+from praxis import base_layer, py_utils, pytypes, value_domains
 from praxis.pytypes import Nested
 
 JTensor = stochastic_gradient.JTensor
@@ -45,7 +45,7 @@ class DpSgdStochasticGradient(stochastic_gradient.BaseStochasticGradient):
   # Maximum norm C of the gradient of an example.
   l2_norm_clip: float = 0.0
   # Standard deviation of the noise on the sum of gradients, in units of C.
-  noise_multiplier: float = 0.0
+  noise_multiplier: float = value_domains.field(0.0, ge=0.0)
   # Whether to scale the bound of an example by the weight of its loss; excludes
   # noise.
   use_loss_weight_scaling: bool = False
@@ -55,15 +55,15 @@ class DpSgdStochasticGradient(stochastic_gradient.BaseStochasticGradient):
   # Number of gradients in memory at a time, each of one example, or of as many
   # examples of a microbatch as needed to have this many; None is one gradient
   # for each example.
-  inner_batch_size: int | None = None
+  inner_batch_size: int | None = value_domains.field(None, ge=1)
   # Mesh axes that split the batch; the model then computes one example and
   # splits nothing over these axes. None leaves the choice to XLA.
   spmd_axis_name: str | tuple[str, ...] | None = None
   # Number of examples of the training data. With it, the log and the summaries
   # have the epsilon of the steps so far.
-  num_examples: int | None = None
+  num_examples: int | None = value_domains.field(None, ge=1)
   # The delta of that epsilon: below 1 / num_examples.
-  delta: float = 1e-5
+  delta: float = value_domains.field(1e-5, gt=0.0, lt=1.0)
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -232,7 +232,7 @@ class MicrobatchDpSgdStochasticGradient(DpSgdStochasticGradient):
   """DP-SGD that clips the mean gradient of each microbatch."""
 
   # Number of examples of a microbatch; it must divide the batch size.
-  microbatch_size: int = 1
+  microbatch_size: int = value_domains.field(1, ge=1)
 
   @override
   def _sensitivity(self) -> float:

@@ -16,7 +16,7 @@ from pax.learners.stochastic_gradients import (
   stochastic_gradient,
 )
 from pax.train_states import Variables
-from praxis import base_layer, pytypes
+from praxis import base_layer, pytypes, value_domains
 
 JTensor = stochastic_gradient.JTensor
 NestedMap = stochastic_gradient.NestedMap
@@ -34,7 +34,7 @@ class PercoreClippedDpSgdGradient(stochastic_gradient.BaseStochasticGradient):
   # Maximum norm C of the gradient of a replica's mean loss.
   l2_norm_clip: float | None = 0.0
   # Standard deviation of the noise on the sum of gradients, in units of C.
-  noise_multiplier: float = 0.0
+  noise_multiplier: float = value_domains.field(0.0, ge=0.0)
   # Whether to scale the bound by the replica's share of the loss; excludes
   # noise.
   use_loss_weight_scaling: bool = False

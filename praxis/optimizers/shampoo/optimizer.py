@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from praxis import base_layer, pax_fiddle
+from praxis import base_layer, pax_fiddle, value_domains
 from praxis.optimizers import base_optimizer, sharded_transforms
 from praxis.optimizers.shampoo import gradient_transform, matrix_layout
 from praxis.optimizers.shampoo.grafting import GraftingType
@@ -49,8 +49,8 @@ class DistributedShampoo(base_optimizer.BaseOptimizer):
   # Maximum size of blocks in each dimension.
   block_size: int = 1024
   # Decay of the momentum, and of statistics and squares; beta2 = 1 sums them.
-  beta1: float = 0.9
-  beta2: float = 0.999
+  beta1: float = value_domains.field(0.9, ge=0.0, lt=1.0)
+  beta2: float = value_domains.field(0.999, ge=0.0, le=1.0)
   # Added to the root of the squares, and to the diagonal of statistics.
   diagonal_epsilon: float = 1e-16
   matrix_epsilon: float = 1e-6
@@ -58,8 +58,8 @@ class DistributedShampoo(base_optimizer.BaseOptimizer):
   # The first step that uses preconditioners.
   start_preconditioning_step: int = 101
   # Steps between computations of roots, and between updates of the statistics.
-  preconditioning_compute_steps: int = 100
-  statistics_compute_steps: int = 1
+  preconditioning_compute_steps: int = value_domains.field(100, ge=1)
+  statistics_compute_steps: int = value_domains.field(1, ge=1)
   # The optimizer that determines the norm of updates.
   graft_type: Any = GraftingType.ADAGRAD
   # The pmap axis of the replicas.

@@ -8,9 +8,11 @@ import math
 
 import pytest
 
+from pax import learners
+from pax.learners import stochastic_gradients as gradients
 from pax.runner import overrides, run_config
 from pax.tasks.test import synthetic
-from praxis import base_input, pax_fiddle
+from praxis import base_input, optimizers, pax_fiddle, schedules
 from tests.pax import tiny
 
 Config = pax_fiddle.Config
@@ -55,6 +57,37 @@ def test_invalid(setting):
     run_config.check_domains(tree)
   name = setting.partition('=')[0].rpartition('.')[2]
   assert name in str(caught.value) and '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  ('config', 'field', 'value'),
+  [
+    (Config(optimizers.Sgd), 'clip_gradient_norm_to_value', -1.0),
+    (Config(optimizers.Sgd), 'clip_gradient_single_norm_to_value', -1.0),
+    (Config(optimizers.Sgd), 'l2_regularizer_weight', math.nan),
+    (Config(optimizers.ShardedAdafactor), 'beta1', 1.5),
+    (Config(optimizers.DistributedShampoo), 'beta2', 1.5),
+    (Config(optimizers.DistributedShampoo), 'preconditioning_compute_steps', 0),
+    (Config(optimizers.DistributedShampoo), 'statistics_compute_steps', 0),
+    (Config(optimizers.ShardedStaticAccumulator), 'num_sub_batches', 1.5),
+    (Config(learners.Learner), 'skip_step_gradient_norm_value', -1.0),
+    (Config(gradients.DpSgdStochasticGradient), 'noise_multiplier', -1.0),
+    (Config(gradients.DpSgdStochasticGradient), 'inner_batch_size', -2),
+    (Config(gradients.DpSgdStochasticGradient), 'delta', 2.0),
+    (Config(gradients.MicrobatchDpSgdStochasticGradient), 'microbatch_size', 0),
+    (Config(gradients.PercoreClippedDpSgdGradient), 'noise_multiplier', -1.0),
+    (Config(schedules.Constant), 'value', math.nan),
+    (Config(schedules.Transformer), 'model_dim', 0),
+    (Config(schedules.LinearRampupCosineDecay), 'max', math.nan),
+  ],
+)
+def test_values_with_which_training_would_silently_fail(config, field, value):
+  tree = _tree()
+  tree.task.train.learner = config
+  run_config.check_domains(tree)
+  setattr(config, field, value)
+  with pytest.raises(ValueError, match=rf'learner\.{field} must be .*, got'):
+    run_config.check_domains(tree)
 
 
 @pytest.mark.parametrize(
