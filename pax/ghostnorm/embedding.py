@@ -69,8 +69,10 @@ def _squares_of_lookup(
   (ids,) = inputs
   ids = ids.reshape(ids.shape[0], -1)
   g = g.reshape(*ids.shape, -1).astype(jnp.float32)
-  # An index outside the table has no gradient.
-  g = jnp.where((ids < table.shape[0])[..., None], g, 0.0)
+  # Negative indices count from the end; one outside the table has no gradient.
+  ids = jnp.where(ids < 0, ids + table.shape[0], ids)
+  is_row = (ids >= 0) & (ids < table.shape[0])
+  g = jnp.where(is_row[..., None], g, 0.0)
 
   def squared_norm(
     ids: Int[Array, ' T'], g: Float[Array, 'T D']

@@ -76,8 +76,13 @@ def test_the_two_passes_of_a_bias(scales):
 
 
 @pytest.mark.parametrize('style', ['index', 'matmul'])
-def test_embedding(style):
-  ids = jnp.array([[1, 1, 4], [0, 2, 1]])
+@pytest.mark.parametrize(
+  # Negative ids are rows from the end or, below -5, none, as 6 is.
+  'ids',
+  [[[1, 1, 4], [0, 2, 1]], [[4, -1, 4], [0, -4, 1]], [[1, -6, 6], [0, 2, 2]]],
+)
+def test_embedding(style, ids):
+  ids = jnp.array(ids)
   fields = dict(name='emb', num_classes=5, input_dims=3, lookup_style=style)
   examples.check(
     Config(ghostnorm.EmbeddingGhostNorm, scale_sqrt_depth=True, **fields),
