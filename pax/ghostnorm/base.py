@@ -65,9 +65,9 @@ def get_param(params: Nested[ParamWithAux | JTensor]) -> Nested[JTensor]:
 
 
 def get_aux(params: Nested[ParamWithAux | JTensor]) -> JTensor | None:
-  """Returns the values of the first parameter; all parameters share them."""
-  first = jax.tree.leaves(params, is_leaf=_has_aux)[0]
-  return first.aux if _has_aux(first) else None
+  """Returns the values, which all parameters that have some share."""
+  leaves = jax.tree.leaves(params, is_leaf=_has_aux)
+  return next((x.aux for x in leaves if _has_aux(x)), None)
 
 
 # Maps (params, inputs, gradient of the output) to the squared norm of each
@@ -90,12 +90,12 @@ def with_norms(
     return fn(get_param(params), *inputs)
 
   def forward(params: Nested[Any], *inputs: Any) -> tuple[Any, Any]:
-    plain = get_param(params)
-    outputs, vjp = jax.vjp(fn, plain, *inputs)
-    return outputs, (vjp, plain, inputs, get_aux(params))
+    outputs, vjp = jax.vjp(fn, get_param(params), *inputs)
+    return outputs, (vjp, params, inputs)
 
   def backward(residuals: Any, g: Any) -> tuple[Any, ...]:
-    vjp, params, inputs, scales = residuals
+    vjp, params, inputs = residuals
+    scales = get_aux(params)
     if scales is None:
       return vjp(g)
     num_examples = scales.shape[0]
@@ -105,11 +105,18 @@ def with_norms(
     _, *input_grads = vjp(g)
     # The loss is a mean, so g holds 1 / N of each example's own gradient.
     per_example = jax.tree.map(lambda x: num_examples * x, weighted)
-    squares = squared_norms(params, inputs, per_example)
+    squares = squared_norms(get_param(params), inputs, per_example)
+    # Frozen parameters of a layer have no values.
     param_grads = jax.tree.map(
-      lambda grad, square: ParamWithAux(grad, square.astype(scales.dtype)),
+      lambda param, grad, square: (
+        ParamWithAux(grad, square.astype(scales.dtype))
+        if _has_aux(param)
+        else grad
+      ),
+      params,
       grads,
       squares,
+      is_leaf=_has_aux,
     )
     return param_grads, *input_grads
 

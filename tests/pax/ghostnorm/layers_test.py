@@ -114,6 +114,30 @@ def test_a_wrapped_layer():
   examples.check(wrapped, (_normal(3, 2, 4),), norm)
 
 
+@pytest.mark.parametrize('frozen', ['bias', 'scale'])
+def test_a_partly_frozen_layer(frozen):
+  norm = Config(normalizations.LayerNorm, name='ln', dim=4)
+  layer = ghostnorm.generate_wrapped_template(norm).Instantiate()
+  inputs, scales = _normal(4, 2, 4), jnp.linspace(0.5, 1.5, 4)
+  params = layer.init(jax.random.key(0), inputs)['params']
+
+  def gradient(params, learned):
+    def loss(learned):
+      (name,) = params
+      variables = {'params': {name: params[name] | learned}}
+      return jnp.mean(jnp.sin(layer.apply(variables, inputs)))
+
+    return jax.grad(loss)(learned)
+
+  (weights,) = params.values()
+  whole = jax.tree.map(lambda w: ghostnorm.ParamWithAux(w, scales), weights)
+  learned = {name: w for name, w in whole.items() if name != frozen}
+  ((name, got),) = gradient(params, learned).items()
+  want = gradient(params, whole)[name]
+  np.testing.assert_allclose(got.param, want.param, rtol=1e-6)
+  np.testing.assert_allclose(got.aux, want.aux, rtol=1e-6)
+
+
 class _Convolved(base_layer.BaseLayer):
   """Calls its layer with an axis, which is no array, and by keywords."""
 
