@@ -168,7 +168,7 @@ class FlatBeamSearch:
       logprobs=jnp.full((length, *shape), decode_loop.NO_LOGPROB, jnp.float32),
       end_eos_ids=jnp.zeros(shape, jnp.int32),
       end_eos_logprobs=jnp.zeros(shape, jnp.float32),
-      atten_mask=self._atten_mask(state.beam_mask),
+      atten_mask=self._atten_mask(state.beam_mask, state.step),
     )
 
   def prepare_states(self, model: Any) -> None:
@@ -197,7 +197,7 @@ class FlatBeamSearch:
     segment_pos = jnp.broadcast_to(
       (self.prefix_lengths + state.step - 1)[:, jnp.newaxis], ids.shape
     )
-    state.atten_mask = self._atten_mask(state.beam_mask)
+    state.atten_mask = self._atten_mask(state.beam_mask, state.step)
     logits = self.fns.logits(model, ids, segment_pos, state)
     scores = self.token_scores(logits.reshape(*ids.shape, -1))
     expansion = hypotheses.expand(scores, state.hyp_scores, step, self.hparams)
@@ -275,15 +275,25 @@ class FlatBeamSearch:
     state.update(zip(candidates, best, strict=True))
 
   def _atten_mask(
-    self, beam_mask: Float[Array, 'B K M']
+    self, beam_mask: Float[Array, 'B K M'], step: Int[Array, ''] | int
   ) -> Float[Array, 'B 1 K S']:
-    """Returns the additive mask of padding and of other hypotheses' tokens."""
+    """Returns the additive mask of padding and of other hypotheses' tokens.
+
+    Before an empty prompt is padding, which only the first step sees.
+
+    Args:
+      beam_mask: the tokens of each hypothesis.
+      step: the decode step.
+    """
     beam = beam_mask.shape[1]
     num_before = self.prefix_ids.shape[1] - 1
     first_token = num_before + 1 - self.prefix_lengths
     is_prompt = jnp.arange(num_before) >= first_token[:, jnp.newaxis]
     is_prompt = jnp.repeat(is_prompt[:, jnp.newaxis], beam, axis=1)
     is_own_token = beam_mask[:, :, : beam * self._max_steps] > 0
+    is_padding = (self.prefix_lengths == 0) & (step > 0)
+    is_first_token = jnp.arange(is_own_token.shape[-1]) < beam
+    is_own_token &= ~(is_padding[:, jnp.newaxis, jnp.newaxis] & is_first_token)
     is_visible = jnp.concatenate([is_prompt, is_own_token], axis=-1)
     masked = py_utils.get_large_negative_number(jnp.float32)
     return jnp.where(is_visible, 0.0, masked)[:, jnp.newaxis]

@@ -182,7 +182,8 @@ def segment_step_mask(
   """Returns the causal mask of L decoding steps within their segments.
 
   Step i has cache index time_step + i, and its segment starts segment_pos
-  entries earlier.
+  entries earlier. The step before an empty prompt, at position -1, is a segment
+  of its own.
 
   Args:
     time_step: index of the first step.
@@ -191,7 +192,7 @@ def segment_step_mask(
   """
   key = jnp.arange(seq_len)
   query = time_step + jnp.arange(segment_pos.shape[1])
-  segment_start = (query - segment_pos)[:, :, jnp.newaxis]
+  segment_start = (query - jnp.maximum(segment_pos, 0))[:, :, jnp.newaxis]
   outside = (key > query[:, jnp.newaxis]) | (key < segment_start)
   return additive_mask(outside, jnp.float32)[:, jnp.newaxis]
 

@@ -201,6 +201,33 @@ def test_an_empty_prompt_has_no_tokens(at_once):
   np.testing.assert_array_equal(out.output_ids[1], want.output_ids[1])
 
 
+def test_an_empty_prompt_does_not_depend_on_the_others():
+  fields = {'fprop_for_prefix': True, 'max_decode_steps': 4}
+  greedy = decoder_hparams.GreedyDecoderHParams(**fields, eos_id=-1)
+  beams = [
+    decoder_hparams.BeamSearchHParams(**fields, beam_size=3),
+    decoder_hparams.FlatBeamSearchHParams(**fields, beam_size=3),
+  ]
+
+  def first_row(hparams, columns):
+    texts = decoding.batch()
+    for name in ('ids', 'labels', 'weights', 'paddings'):
+      texts[name] = texts[name][:, :columns]
+    texts.paddings = texts.paddings.at[0].set(1)
+    _, out = decoding.decode('stacked', hparams, texts)
+    return out.output_ids[0, :, :4], out.logprobs[0, :, :4]
+
+  for hparams in (greedy, *beams):
+    ids, logprobs = first_row(hparams, 6)
+    other_ids, other_logprobs = first_row(hparams, 3)
+    np.testing.assert_array_equal(ids, other_ids)
+    np.testing.assert_allclose(logprobs, other_logprobs, atol=1e-5)
+  want = first_row(beams[0], 6)
+  got = first_row(beams[1], 6)
+  np.testing.assert_array_equal(got[0], want[0])
+  np.testing.assert_allclose(got[1], want[1], atol=2e-5)
+
+
 def test_a_result_may_be_shorter_than_the_prompt():
   hparams = decoder_hparams.GreedyDecoderHParams(seqlen=3, eos_id=-1)
   texts = decoding.batch()
