@@ -148,8 +148,18 @@ def expand(
     scores: scores of the live hypotheses.
     num_decoded: number of decoded tokens, the next one included.
     hparams: the settings of the search.
+
+  Raises:
+    ValueError: an end-of-sequence token is not in the vocabulary.
   """
   terminal_ids = stop_sequences.as_list(hparams.eos_id)
+  vocab_size = logprobs.shape[-1]
+  is_token = [0 <= terminal_id < vocab_size for terminal_id in terminal_ids]
+  if not is_token or not all(is_token):
+    raise ValueError(
+      f'eos_id must be one or several of the {vocab_size} tokens in a beam '
+      f'search, got {hparams.eos_id}; without an end it has no results'
+    )
   if hparams.min_decode_steps > 0:
     is_too_early = num_decoded <= hparams.min_decode_steps
     without_eos = logprobs.at[:, :, jnp.asarray(terminal_ids)].set(

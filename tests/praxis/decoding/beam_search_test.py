@@ -293,6 +293,9 @@ def test_pieces():
   [
     ({'beam_size': 2}, 'max_decode_steps must be > 0 in a beam search'),
     ({'beam_size': 0, 'max_decode_steps': 2}, 'beam_size must be >= 1, got 0'),
+    ({'max_decode_steps': 2, 'eos_id': -1}, 'eos_id .* of the 7 .*, got -1'),
+    ({'max_decode_steps': 2, 'eos_id': [1, 7]}, 'eos_id .*, got .1, 7.'),
+    ({'max_decode_steps': 2, 'eos_id': []}, 'eos_id .*, got ..; without'),
   ],
 )
 def test_errors(fields, message):
