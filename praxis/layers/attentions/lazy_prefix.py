@@ -46,9 +46,17 @@ class PrefixKVCache(kv_cache.KVCache):
     return count
 
   def chunks(self, name: str) -> list[Float[Array, '...']]:
-    """Returns the prefixes and the suffix, each [rows, time, ...]."""
+    """Returns the prefixes and the suffix, each [rows, time, ...].
+
+    Prefixes without steps are left out: those of prompts of one token, which
+    the first decoding step reads, and those joined with their suffixes.
+
+    Args:
+      name: of the cached tensor.
+    """
     chunks = [*self._prefixes(name), self.read(name)]
-    return [_merge_rows(chunk, i + 1) for i, chunk in enumerate(chunks)]
+    rows = [_merge_rows(chunk, i + 1) for i, chunk in enumerate(chunks)]
+    return [chunk for chunk in rows if chunk.shape[1] > 0]
 
   def max_length(self) -> int:
     """Returns the number of steps of the prefixes and the suffix."""

@@ -63,6 +63,23 @@ def test_blocks_of_samples_share_caches(kind):
   np.testing.assert_array_equal(lazy.output_ids, copied.output_ids)
 
 
+def test_prompts_of_one_token_may_be_shared():
+  """The first step reads the token, so that the shared cache is empty."""
+  texts = decoding.batch(gumbel_prng_key=decoding.KEYS)
+  for name in ('ids', 'labels', 'weights', 'paddings'):
+    texts[name] = texts[name][:, :1]
+  fields = {'fprop_for_prefix': True, 'max_decode_steps': [1, 3]}
+  for hparams in (
+    decoder_hparams.SampleDecoderHParams(**fields, num_samples=2, k=0),
+    decoder_hparams.BeamSearchHParams(**fields, beam_size=3),
+  ):
+    _, want = decoding.decode('lazy rotary', hparams, texts)
+    hparams.lazy_prefix_broadcast = True
+    _, got = decoding.decode('lazy rotary', hparams, texts)
+    np.testing.assert_array_equal(got.output_ids, want.output_ids)
+    np.testing.assert_allclose(got.logprobs, want.logprobs, atol=2e-5)
+
+
 def test_one_sample_needs_no_sharing():
   batch = decoding.batch(prefix_lengths=jnp.asarray(decoding.PROMPTS))
   hparams = decoder_hparams.SampleDecoderHParams(
