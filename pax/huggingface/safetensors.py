@@ -305,11 +305,34 @@ def _parse(header: str, file: pathlib.Path) -> dict[str, Any]:
   try:
     content = json.loads(header)
     content.pop(_METADATA, None)
-    for entry in content.values():
-      entry['dtype'], entry['shape'], entry['data_offsets']
+    for name, entry in content.items():
+      _check_entry(name, entry)
     return content
   except (ValueError, KeyError, TypeError, AttributeError) as e:
     raise _damaged_header(file, e) from e
+
+
+def _check_entry(name: str, entry: Mapping[str, Any]) -> None:
+  """Checks the types of an entry of a header.
+
+  Raises:
+    ValueError: One is wrong, or a number is negative.
+    KeyError: A field is missing.
+    TypeError: The entry is no object.
+  """
+  dtype, shape, offsets = (
+    entry[field] for field in ('dtype', 'shape', 'data_offsets')
+  )
+  is_complete = isinstance(dtype, str) and all(
+    isinstance(numbers, list)
+    and all(type(n) is int and n >= 0 for n in numbers)
+    for numbers in (shape, offsets)
+  )
+  if not is_complete or len(offsets) != 2:
+    raise ValueError(
+      f'{name} must have a dtype, a shape and two data_offsets, got'
+      f' {dict(entry)}'
+    )
 
 
 def _damaged_header(file: pathlib.Path, error: Exception) -> ValueError:

@@ -90,6 +90,17 @@ def test_says_what_is_wrong_with_the_files(tmp_path):
   # Before a conversion has written anything.
   with pytest.raises(ValueError, match='truncated: x ends at byte .*, got'):
     read()
+  for wrong in (
+    {'dtype': ['F32']},
+    {'shape': 2},
+    {'shape': [-1, -2]},
+    {'data_offsets': [8]},
+    {'data_offsets': [-8, 0]},
+    {'data_offsets': [0.0, 8.0]},
+  ):
+    _write(file, {'x': {**entry, 'dtype': 'F32', **wrong}}, b'12345678')
+    with pytest.raises(ValueError, match=r'is damaged \(x must have a dtype'):
+      read()
   _write(file, b'{"x": 3}')
   with pytest.raises(ValueError, match='is damaged'):
     read()
