@@ -70,7 +70,7 @@ class SequenceModel(base_model.BaseModel):
 
     DECODE_CACHE must be mutable. Sources are src.ids and src.paddings. A target
     begins with the first prefix_lengths of tgt.ids if the batch has that field,
-    else with the first.
+    else with the first. In a beam search it begins with the first always.
 
     Returns:
       ({'num_decoded'}, the batch with the result of the algorithm, {}).
