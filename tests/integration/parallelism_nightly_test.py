@@ -52,6 +52,7 @@ _CASES = {
   'ring_data': Case(replica=2, seq=4, more=_RING),
   'ring_fsdp_tensor': Case(data=2, seq=2, mdl=2, more=_RING),
   'ring_pipeline': Case(stages=2, seq=4, more=_RING),
+  'ring_circular': Case(stages=2, seq=2, mdl=2, more=(*_RING, *_CIRCULAR)),
   'gathered': Case(seq=8, more=_GATHERED),
   'gathered_fsdp_tensor': Case(data=2, seq=2, mdl=2, more=_GATHERED),
   'gathered_pipeline': Case(stages=2, seq=2, mdl=2, more=_GATHERED),

@@ -40,6 +40,8 @@ _CASES = {
   'ring_pipeline_tensor': Case(
     stages=2, seq=2, mdl=2, more=(('CONTEXT_PARALLEL', 'ring'),)
   ),
+  # Stages of one layer, which have no loop of their own.
+  'ring_stages': Case(stages=4, seq=2, more=(('CONTEXT_PARALLEL', 'ring'),)),
   'uneven': Case(
     data=2, mdl=4, model=(('VOCAB_SIZE', 97), ('HIDDEN_DIMS', 62))
   ),

@@ -85,11 +85,15 @@ def attend(
     visibility = visibility[:, 0]
 
   def attend_on_device(
-    query: Array, key: Array, value: Array, visibility: Array
+    query: Array, key: Array, value: Array, visibility: Array, index: Array
   ) -> Array:
     return _attend_on_device(
-      ring, query, key, value, visibility, has_mask=has_mask
+      ring, query, key, value, visibility, index, has_mask=has_mask
     )
+
+  # An operand: of all that does not depend on a loop, JAX makes a shard_map
+  # before the loop, and XLA fails if its only operands are empty constants.
+  index = jnp.arange(query.shape[1])[jnp.newaxis]
 
   encoded = jax.shard_map(
     attend_on_device,
@@ -98,10 +102,11 @@ def attend(
       heads_spec,
       heads_spec,
       _row_spec(visibility, batch_axes, config.axis),
+      PartitionSpec(None, config.axis),
     ),
     out_specs=heads_spec,
     check_vma=False,
-  )(query, key, value, visibility)
+  )(query, key, value, visibility, index)
   return encoded.astype(value.dtype)
 
 
@@ -111,28 +116,26 @@ def _attend_on_device(
   key: Array,
   value: Array,
   visibility: Array,
+  index: Int[Array, '1 T'],
   *,
   has_mask: bool,
 ) -> Float[Array, 'B T N H']:
   """Returns the attended values of one device's queries.
 
-  `visibility` is the mask, or the first visible key of each query.
+  `visibility` is the mask, or the first visible key of each query; `index` are
+  the indices of the queries in the sequence.
   """
-  length = query.shape[1]
-  query_index = ring_lib.key_indices(
-    ring, jax.lax.axis_index(ring.axis), length
-  )
   if ring.balanced:  # There is no mask, see `ContextParallel`.
-    query, key, value, visibility = (
+    query, key, value, visibility, index = (
       zigzag.to_zigzag(x, ring.axis, ring.size)
-      for x in (query, key, value, visibility)
+      for x in (query, key, value, visibility, index)
     )
   visible_keys = (
-    KeyVisibility(query_index, mask=visibility)
+    KeyVisibility(index[0], mask=visibility)
     if has_mask
-    else KeyVisibility(query_index, visibility)
+    else KeyVisibility(index[0], visibility)
   )
-  batch, _, heads, head_dim = query.shape
+  batch, length, heads, head_dim = query.shape
   grouped = query.reshape(batch, length, key.shape[2], -1, head_dim)
   encoded = ring_lib.attend(ring, grouped, key, value, visible_keys)
   encoded = encoded.reshape(batch, length, heads, -1)
