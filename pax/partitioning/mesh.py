@@ -37,7 +37,8 @@ def create_mesh(
     contiguous_submeshes: Whether submeshes are contiguous in the TPU topology.
 
   Raises:
-    ValueError: The shapes differ in length or need other devices.
+    ValueError: The shapes differ in length, have sizes that are not positive
+      integers, or need other devices.
   """
   ici = list(ici_mesh_shape)
   dcn = [1] * len(ici) if dcn_mesh_shape is None else list(dcn_mesh_shape)
@@ -46,6 +47,8 @@ def create_mesh(
       'ici_mesh_shape, dcn_mesh_shape and mesh_axis_names must be equally '
       f'long, got {ici}, {dcn} and {list(axis_names)}'
     )
+  _check_sizes('ici_mesh_shape', ici)
+  _check_sizes('dcn_mesh_shape', dcn)
   devices = _select_devices(devices, ici, dcn)
   if math.prod(dcn) == 1:
     array = _slice_array(ici, devices, contiguous_submeshes)
@@ -60,6 +63,14 @@ def create_replica_mesh(
   """Returns a one-axis mesh over the devices, by default over all."""
   devices = jax.devices() if devices is None else devices
   return Mesh(np.asarray(devices), (axis_name,))
+
+
+def _check_sizes(name: str, shape: list[int]) -> None:
+  if not all(isinstance(n, int | np.integer) and n > 0 for n in shape):
+    raise ValueError(
+      f'{name} must have positive integers, got {shape}; an axis that shards '
+      'nothing has size 1'
+    )
 
 
 def _select_devices(

@@ -36,6 +36,21 @@ def test_fewer_devices_than_there_are():
   assert list(mesh.devices.flat) == jax.devices()[:2]
 
 
+@pytest.mark.parametrize(
+  ('ici', 'dcn', 'name'),
+  [
+    ([0, 2, 1], None, 'ici_mesh_shape'),
+    ([-4, -2, 1], None, 'ici_mesh_shape'),
+    ([4.0, 2, 1], None, 'ici_mesh_shape'),
+    ('421', None, 'ici_mesh_shape'),
+    ([8, 1, 1], [0, 1, 1], 'dcn_mesh_shape'),
+  ],
+)
+def test_sizes_are_positive_integers(ici, dcn, name):
+  with pytest.raises(ValueError, match=f'{name} must have positive integers'):
+    mesh_lib.create_mesh(ici, dcn, _AXES)
+
+
 def test_slices_are_contiguous_along_the_dcn_axis():
   # Interleaved on purpose: device i is on slice i % 2.
   devices = [_Device(id=i, slice_index=i % 2) for i in range(8)]
