@@ -52,6 +52,12 @@ class TransformerLmSpmdPipelineAdafactor(lm_spmd.TransformerLmSpmdAdafactor):
     super().validate()
     num_stages = self._num_stages()
     ici_mesh_shape, dcn_mesh_shape = self._mesh_shapes()
+    if num_stages < 1 or self.CIRCULAR_REPEAT < 1:
+      raise ValueError(
+        'NUM_STAGES and CIRCULAR_REPEAT must be at least 1, got '
+        f'{num_stages} and {self.CIRCULAR_REPEAT}; without a pipeline use '
+        'TransformerLmSpmdAdafactor'
+      )
     if self.NUM_LAYERS % (num_stages * self.CIRCULAR_REPEAT):
       raise ValueError(
         f'NUM_LAYERS={self.NUM_LAYERS} must be a multiple of NUM_STAGES x '

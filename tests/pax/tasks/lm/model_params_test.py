@@ -217,6 +217,8 @@ def test_pipeline_in_one_slice():
     ),
     (_spmd, {'ICI_MESH_SHAPE': [1, 1, 1, 1]}, 'one entry for each'),
     (_pipeline, {'NUM_STAGES': None}, 'NUM_STAGES must be set'),
+    (_pipeline, {'NUM_STAGES': 0}, 'must be at least 1, got 0 and 1'),
+    (_pipeline, {'CIRCULAR_REPEAT': 0}, 'must be at least 1, got 2 and 0'),
     (_pipeline, {'NUM_LAYERS': 5}, 'multiple of'),
     (_pipeline, {'NUM_MICROBATCHES': 2}, 'one of NUM_MICROBATCHES'),
     (_pipeline, {'ICI_MESH_SHAPE': [2, 1, 1]}, '4 axes'),
