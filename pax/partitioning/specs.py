@@ -216,12 +216,21 @@ def batch_spec(
       for the rank, all mesh axes shard the batch dimension.
     rank: Number of dimensions of the input.
     mesh_axis_names: Axes of the mesh.
+
+  Raises:
+    ValueError: The mapping has more entries than dimensions, or does not fit
+      the axes.
   """
   if rank == 0:
     return PartitionSpec()
   mapping = (inputs_split_mapping or {}).get(f'map_{rank}d')
   if mapping is None:
     return PartitionSpec(mesh_axis_names)
+  if len(mapping) > rank:
+    raise ValueError(
+      f'inputs_split_mapping.map_{rank}d must have at most {rank} entries, one '
+      f'per dimension, got {mapping}; set task.train.inputs_split_mapping'
+    )
   return base_layer.to_partition_spec(mapping, mesh_axis_names)
 
 

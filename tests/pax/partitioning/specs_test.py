@@ -92,3 +92,5 @@ def test_batch_spec():
   assert specs.batch_spec(mapping, 1, axes) == P(axes)
   assert specs.batch_spec(None, 3, axes) == P(axes)
   assert specs.batch_spec(mapping, 0, axes) == P()
+  with pytest.raises(ValueError, match='map_1d must have at most 1 entries'):
+    specs.batch_spec({'map_1d': ('data', None)}, 1, axes)
