@@ -25,7 +25,7 @@ JTensor = stochastic_gradient.JTensor
 NestedMap = stochastic_gradient.NestedMap
 GradAuxInfo = stochastic_gradient.GradAuxInfo
 
-# (Inputs of some groups of examples, key).
+# (Inputs of some groups of examples, the key of each gradient).
 _Chunk = tuple[NestedMap, pytypes.PRNGKey]
 # (Mean loss, auxiliary outputs, mean of clipped gradients, dp_aux_info).
 _ChunkOutputs = tuple[JTensor, GradAuxInfo, Nested[JTensor], dict[str, Any]]
@@ -124,14 +124,14 @@ class DpSgdStochasticGradient(stochastic_gradient.BaseStochasticGradient):
     gradients_per_group = num_gradients // chunk_groups
     per_example_grads = jax.vmap(
       jax.value_and_grad(self._hide_batch_axes(loss_fn), has_aux=True),
-      in_axes=(None, (None, 0), None),
+      in_axes=(None, (None, 0), 0),
       spmd_axis_name=self.spmd_axis_name,
     )
 
     def clipped_grads(chunk: _Chunk) -> _ChunkOutputs:
-      examples, key = chunk
+      examples, keys = chunk
       (loss, aux), grads = per_example_grads(
-        mdl_vars_grad, (nograd, examples), key
+        mdl_vars_grad, (nograd, examples), keys
       )
       bound = self._bound(aux.loss_weight, gradients_per_group)
       means, dp_aux_info = self._clip(
@@ -150,7 +150,8 @@ class DpSgdStochasticGradient(stochastic_gradient.BaseStochasticGradient):
       )
 
     loss_key, noise_key = jax.random.split(prng_key)
-    keys = jax.random.split(loss_key, num_chunks)
+    # Else all examples, or copies of one, would have the same dropout.
+    keys = jax.random.split(loss_key, (num_chunks, num_gradients))
     chunks = (jax.tree.map(split, grouped), keys)
     loss, aux, grads, dp_aux_info = _mean_over_chunks(
       clipped_grads, chunks, num_chunks

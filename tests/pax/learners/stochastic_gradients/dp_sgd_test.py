@@ -150,6 +150,33 @@ def test_copies_of_an_example_count_as_one():
   )
 
 
+@pytest.mark.parametrize('inner_batch_size', [None, 8])
+@pytest.mark.parametrize('copies', [1, 64])
+def test_examples_and_their_copies_draw_their_own_random_numbers(
+  copies, inner_batch_size
+):
+  gradient = _made(
+    stochastic_gradients.AugMulDpSgdStochasticGradient,
+    l2_norm_clip=100.0,
+    microbatch_size=copies,
+    inner_batch_size=inner_batch_size,
+  )
+
+  def loss_fn(variables, others_and_inputs, key):
+    rows = others_and_inputs[1]['row']
+    noise = jax.random.normal(key, rows.shape)
+    loss = jnp.mean(variables['params'][rows] * noise)
+    return loss, stochastic_gradients.GradAuxInfo({})
+
+  variables = {'params': jnp.zeros(regression.ROWS)}
+  inputs = {'row': jnp.arange(regression.ROWS)}
+  run = jax.jit(lambda v, x, key: gradient.grad_fn(loss_fn, v, ({}, x), key))
+  _, grads = run(variables, inputs, jax.random.key(0))
+  means = regression.ROWS * np.asarray(grads['params'])
+  assert len(np.unique(means)) == regression.ROWS
+  assert (np.abs(means) < 4 / copies**0.5).all()
+
+
 @pytest.mark.parametrize('uniform', [True, False])
 def test_each_variable_is_clipped_by_itself(uniform):
   gradient = _made(
