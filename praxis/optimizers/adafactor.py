@@ -273,7 +273,7 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
     )
 
   def _partition_spec(self, hparams: _Hparams) -> ShardedAdafactorState:
-    _check_not_stacked(hparams)
+    sharded_transforms.check_not_stacked('ShardedAdafactor', hparams)
     leaves, tree = jax.tree.flatten(hparams)
     slots = [
       Slot(
@@ -377,12 +377,3 @@ def _inverse_root(
   vc = jnp.expand_dims(vc, column)
   mean = jnp.mean(vr, axis=column, keepdims=True)
   return jax.lax.rsqrt(vr / mean) * jax.lax.rsqrt(vc)
-
-
-def _check_not_stacked(hparams: _Hparams | None) -> None:
-  for name, hp in py_utils.tree_paths(hparams):
-    if hp.repeat_prefix:
-      raise ValueError(
-        f'ShardedAdafactor got the stacked variable {name} (repeat_prefix'
-        f' {hp.repeat_prefix}); set Learner.vectorize_on_repeat_prefix=True'
-      )

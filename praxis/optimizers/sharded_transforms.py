@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from praxis import base_layer
+from praxis import base_layer, py_utils
 from praxis.nested_map import NestedMap
 from praxis.optimizers import masked_trees
 from praxis.pytypes import JTensor, Nested
@@ -267,6 +267,26 @@ def partition_params(
     return replicated(leaf.shape, leaf.dtype)
 
   return jax.tree_util.tree_map_with_path(describe, opt_states)
+
+
+def check_not_stacked(
+  optimizer: str, hparams: Nested[base_layer.WeightHParams]
+) -> None:
+  """Checks that no variable has a repeat prefix.
+
+  Args:
+    optimizer: the name of the optimizer, which takes one layer at a time.
+    hparams: the WeightHParams of its variables.
+
+  Raises:
+    ValueError: a variable is a stack of layers.
+  """
+  for name, hp in py_utils.tree_paths(hparams):
+    if hp.repeat_prefix:
+      raise ValueError(
+        f'{optimizer} got the stacked variable {name} (repeat_prefix'
+        f' {hp.repeat_prefix}); set Learner.vectorize_on_repeat_prefix=True'
+      )
 
 
 def replicated(shape: Sequence[int], dtype: Any) -> base_layer.WeightHParams:

@@ -178,6 +178,7 @@ def _partition_spec(
   hyperparams: ShampooHyperparams, hparams: Nested[base_layer.WeightHParams]
 ) -> sharded_transforms.State:
   """Returns the declarations of the state's arrays."""
+  sharded_transforms.check_not_stacked('Shampoo', hparams)
   leaves, tree = jax.tree.flatten(hparams)
   shapes = jax.eval_shape(
     functools.partial(_init, hyperparams),

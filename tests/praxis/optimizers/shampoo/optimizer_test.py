@@ -43,6 +43,15 @@ def test_a_mesh_needs_names_and_mappings_of_three():
     config.Instantiate().get_grad_transformation(hparams)
 
 
+@pytest.mark.parametrize('cls', [Shampoo, Sharded])
+def test_declared_stacked_variables_must_be_vectorized(cls):
+  config = cls.config(lr_schedule=schedules.Constant.config())
+  stacked = {'w': problem.weight([2, 2], repeat_prefix=[3])}
+  tx = config.Instantiate().get_grad_transformation(stacked)
+  with pytest.raises(ValueError, match='Shampoo got the stacked variable w'):
+    tx.init_partition_spec(stacked)
+
+
 def test_presets():
   image = Shampoo.HParamsImageClassification().Instantiate()
   assert (image.block_size, image.beta2, image.weight_decay) == (
