@@ -75,13 +75,16 @@ class PiecewiseSchedule(base_schedule.BaseSchedule):
     self._schedules = _built(schedules)
 
   def value_at(self, step: ArrayLike) -> Float[Array, '']:
-    t = base_schedule.as_float(step)
+    step = jnp.asarray(step)
+    if jnp.issubdtype(step.dtype, jnp.unsignedinteger):
+      # Steps before a boundary are negative; float32 would lose odd numbers.
+      step = step.astype(jnp.int32)
     begins = [0, *self._boundaries]
     values = [
-      schedule.value_at(t - begin)
+      schedule.value_at(step - begin)
       for schedule, begin in zip(self._schedules, begins, strict=True)
     ]
-    return step_function(t, self._boundaries, values)
+    return step_function(step, self._boundaries, values)
 
 
 class CycleSchedule(base_schedule.BaseSchedule):

@@ -136,6 +136,22 @@ CASES = {
     ),
     {0: 1.0, 1: 2.0, 2**24: 1.0, 2**24 + 1: 2.0, 2**30 + 3: 2.0},
   ),
+  'odd_and_even_steps_after_a_boundary': (
+    schedules.PiecewiseSchedule.config(
+      boundaries=[10],
+      schedules=[
+        schedules.Constant.config(value=5.0),
+        schedules.CycleSchedule.config(
+          steps=[1, 1],
+          schedules=[
+            schedules.Constant.config(value=1.0),
+            schedules.Constant.config(value=2.0),
+          ],
+        ),
+      ],
+    ),
+    {0: 5.0, 9: 5.0, 10: 1.0, 11: 2.0, 2**24: 1.0, 2**24 + 1: 2.0},
+  ),
   'continuous': (
     schedules.ContinuousSchedule.config(
       initial_value=4.0, start_step=100, half_life_steps=10, min=0.125
