@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from absl import logging
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool
 
@@ -48,6 +49,13 @@ class MultiOptimizerLearner(learner.Learner):
     if len(set(lengths.values())) != 1:
       raise ValueError(
         f'MultiOptimizerLearner needs lists of equal length, got {lengths}'
+      )
+    names = ['main', *self.auxiliary_names]
+    if len(set(names)) < len(names):
+      raise ValueError(
+        'MultiOptimizerLearner.auxiliary_names must differ from each other and'
+        " from 'main', the name of the main optimizer in summaries, got"
+        f' {list(self.auxiliary_names)}'
       )
     self.auxiliary_optimizers = [
       opt.Instantiate() if isinstance(opt, pax_fiddle.Config) else opt
@@ -114,6 +122,26 @@ class MultiOptimizerLearner(learner.Learner):
         finite = clipping.is_valid(clipping.global_norm(raw_grads), 0.0)
         add('learning/is_finite_gradient', finite.astype(jnp.float32))
     return grads, valid_step
+
+  def _make_tx(
+    self, var_weight_hparams: Hparams
+  ) -> optimizers.GradientTransformation:
+    paths = [path for path, _ in py_utils.tree_paths(var_weight_hparams)]
+    unused = [
+      pattern
+      for pattern in self.auxiliary_regex
+      if not any(re.match(pattern, path) for path in paths)
+    ]
+    if unused:
+      logging.log_first_n(
+        logging.WARNING,
+        'auxiliary_regex has %s, which match no variable, so that their'
+        ' optimizers have none; paths look like %s',
+        1,
+        unused,
+        paths[:3],
+      )
+    return super()._make_tx(var_weight_hparams)
 
   def _scale_ordinary(
     self, grads: Nested[JTensor], var_weight_hparams: Hparams

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pax import learners
+from pax.learners import multi_optimizer
 from praxis import base_layer, optimizers, schedules
 
 
@@ -142,6 +143,28 @@ def test_groups_are_named_as_the_learner_says():
 def test_lists_of_different_length_are_refused():
   with pytest.raises(ValueError, match="'auxiliary_names': 1"):
     _config(auxiliary_names=['head']).Instantiate()
+
+
+@pytest.mark.parametrize('names', [['head', 'head'], ['head', 'main']])
+def test_equal_names_are_refused(names):
+  with pytest.raises(ValueError, match="must differ .* got \\['head', "):
+    _config(auxiliary_names=names).Instantiate()
+
+
+def test_an_expression_that_matches_nothing_is_logged(monkeypatch):
+  logged = []
+  # Else one of the other tests may have used the only message of a process.
+  monkeypatch.setattr(
+    multi_optimizer.logging,
+    'log_first_n',
+    lambda level, text, n, *args: logged.append(text % args),
+  )
+  _config().Instantiate().get_grad_tx(_hparams())
+  assert not logged
+  learner = _config(auxiliary_regex=['params/head', 'lm/a']).Instantiate()
+  learner.get_grad_tx(_hparams())
+  (text,) = logged
+  assert "['lm/a'], which match no variable" in text and 'params/head' in text
 
 
 def test_a_variable_with_two_owners_is_refused():
