@@ -61,7 +61,7 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
   # Scales the update of a variable, with weight_decay, to the norm of the
   # variable, except for paths that match one of the expressions.
   layerwise_adaptation: bool = False
-  exclude_from_layerwise_adaptation: list[str] | None = None
+  exclude_from_layerwise_adaptation: str | list[str] | None = None
   # Decay of the second moment: 'adam': Adam's bias-corrected decay_adam; 'pow':
   # 1 - (t + 1)^-decay_pow. The method needs its value.
   decay_method: Literal['adam', 'pow', ''] = ''
@@ -252,7 +252,9 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
       name: the name of the variable.
       scale: the learning rate in `step`.
     """
-    excluded = self.exclude_from_layerwise_adaptation or ()
+    excluded = self.exclude_from_layerwise_adaptation or []
+    if isinstance(excluded, str):
+      excluded = [excluded]
     if not self.layerwise_adaptation or any(
       re.match(pattern, name) for pattern in excluded
     ):

@@ -195,12 +195,13 @@ def test_weight_decay_by_path_and_flag():
     )
 
 
-def test_layerwise_adaptation_gives_updates_lr_times_the_norm_of_w():
+@pytest.mark.parametrize('excluded', [['params/b'], 'params/b'])
+def test_layerwise_adaptation_gives_updates_lr_times_the_norm_of_w(excluded):
   config = Adafactor.config(
     decay_method='pow',
     decay_pow=0.8,
     layerwise_adaptation=True,
-    exclude_from_layerwise_adaptation=['params/b'],
+    exclude_from_layerwise_adaptation=excluded,
   )
   params = problem.variables()
   tx = problem.tx_of(config)
