@@ -41,6 +41,7 @@ from praxis.base_layer.quantized_variables import (
 from praxis.base_layer.sharding_annotations import (
   ActivationSharding,
   WeightSharding,
+  axes_of_dimension,
   maybe_shard,
   maybe_transpose_mesh_axes,
   to_partition_spec,

@@ -93,18 +93,39 @@ def transpose_one_axis(
 
 
 def maybe_transpose_mesh_axes(partition_spec: PartitionSpec) -> PartitionSpec:
-  """Returns a spec with axes renamed by the context's mesh_axes_transpose."""
+  """Returns a spec of activations as XLA gets it.
+
+  Axes are renamed by the context's mesh_axes_transpose, and those of a
+  dimension are in the order of `axes_of_dimension`.
+  """
   names = jax_context.cur_jax_context().hparams.mesh_axes_transpose
-  if not names:
-    return partition_spec
 
   def rename(entry: Any) -> Any:
     if isinstance(entry, tuple):
       renamed = (transpose_one_axis(axis, names) for axis in entry)
-      return tuple(axis for axis in renamed if axis is not None) or None
+      axes = tuple(axis for axis in renamed if axis is not None)
+      return axes_of_dimension(axes) or None
     return transpose_one_axis(entry, names)
 
   return PartitionSpec(*map(rename, partition_spec))
+
+
+def axes_of_dimension(axes: tuple[str, ...]) -> tuple[str, ...]:
+  """Returns the axes that shard a dimension of an activation, in XLA's order.
+
+  On CPUs and GPUs XLA gives devices rows of others in products of rows that are
+  sharded over ('replica', 'data') and a weight that is sharded over 'data', if
+  another axis is as large as 'data'. It does not if the rows are sharded over
+  ('data', 'replica') (docs/known_issues.md).
+  """
+  sizes = jax.sharding.get_abstract_mesh().shape
+  many = [axis for axis in axes if sizes.get(axis, 1) > 1]
+  others = {size for axis, size in sizes.items() if axis not in axes}
+  if py_utils.target_platform() == 'tpu' or others.isdisjoint(
+    sizes[axis] for axis in many[1:]
+  ):
+    return axes
+  return axes[::-1]
 
 
 def maybe_shard(

@@ -22,6 +22,11 @@ _CASES = {
   'fsdp': Case(data=8),
   'tensor': Case(mdl=8),
   'data_fsdp_tensor': Case(replica=2, data=2, mdl=2),
+  # A device has 64 rows and 64 columns, with which XLA would exchange rows.
+  'few_rows': Case(replica=2, data=2, mdl=2, model=(('MODEL_DIMS', 128),)),
+  'few_rows_expert': Case(
+    replica=2, expert=2, mdl=2, model=(('MODEL_DIMS', 128),)
+  ),
   'expert_fsdp_tensor': Case(data=2, expert=2, mdl=2),
   'dropless_fsdp_tensor': Case(
     data=2, expert=2, mdl=2, model=(('GATING_FUNC', 'dropless_top2'),)

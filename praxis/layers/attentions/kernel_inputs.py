@@ -111,7 +111,8 @@ class HeadAxes(NamedTuple):
         base_layer.transpose_one_axis(n, new_names)
         for (n,) in filter(None, named)
       )
-      return tuple(n for n in renamed if n is not None and n in names)
+      known = tuple(n for n in renamed if n is not None and n in names)
+      return base_layer.axes_of_dimension(known)
 
     return cls(*map(axes, split or [None] * 4))
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from praxis import base_layer
+from praxis import base_layer, py_utils
 from praxis.base_layer import WeightHParams
 
 NAMES = ['replica', 'data', 'mdl']
@@ -59,6 +59,28 @@ def test_maybe_shard_splits_over_the_mesh():
   with jax.set_mesh(mesh):
     out = shard(jnp.zeros([4, 4]))
   assert out.sharding.shard_shape(out.shape) == (2, 2)
+
+
+@pytest.mark.parametrize(
+  ('sizes', 'platform', 'is_reversed'),
+  [
+    ((2, 2, 2), 'cpu', True),
+    ((4, 2, 2), 'gpu', True),
+    ((2, 2, 2), 'tpu', False),
+    ((2, 4, 2), 'cpu', False),
+    ((1, 2, 2), 'cpu', False),
+    ((2, 1, 1), 'cpu', False),
+  ],
+)
+def test_axes_are_in_the_order_in_which_xla_keeps_rows(
+  sizes, platform, is_reversed
+):
+  axes = ('replica', 'data')
+  mesh = jax.sharding.AbstractMesh(sizes, tuple(NAMES))
+  with jax.sharding.use_abstract_mesh(mesh), py_utils.tracing_for(platform):
+    got = base_layer.axes_of_dimension(axes)
+  assert got == (axes[::-1] if is_reversed else axes)
+  assert base_layer.axes_of_dimension(axes) == axes
 
 
 def test_maybe_shard_without_a_mesh_is_the_identity():

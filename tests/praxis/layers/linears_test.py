@@ -37,6 +37,35 @@ def test_linear_is_a_matrix_product(dtype, shape):
   np.testing.assert_allclose(y.astype(np.float32), want, atol=tolerance)
 
 
+def test_few_rows_stay_on_their_devices():
+  # XLA exchanged rows of the batch (docs/known_issues.md).
+  axes = ('replica', 'data', 'mdl')
+  cfg = linears.Linear.config(
+    input_dims=64,
+    output_dims=32,
+    ici_mesh_shape=[2, 2, 2],
+    mesh_axis_names=axes,
+  )
+  cfg.weight_split_dims_mapping.wt = ['mdl', 'data']
+  cfg.activation_split_dims_mapping.out = [['replica', 'data'], None, 'mdl']
+  x = _x(16, 1, 64)
+  layer, variables = running.build(cfg, x)
+  mesh = jax.make_mesh(
+    (2, 2, 2), axes, axis_types=(jax.sharding.AxisType.Auto,) * 3
+  )
+  on_mesh = lambda x, *spec: jax.device_put(
+    x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
+  )
+  w = variables['params']['w']
+  with jax.set_mesh(mesh):
+    y = running.run(
+      layer,
+      {'params': {'w': on_mesh(w, 'mdl', 'data')}},
+      on_mesh(x, ('replica', 'data'), None, 'mdl'),
+    )
+  np.testing.assert_allclose(y, np.asarray(x) @ np.asarray(w), atol=1e-5)
+
+
 def test_linear_product_goes_through_its_einsum_child():
   class Doubled(base_ops.EinsumOp):
     def __call__(self, equation, *args):

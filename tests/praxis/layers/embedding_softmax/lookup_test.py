@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from praxis.layers import embedding_softmax as es
+from tests.praxis.layers import running
 
 # Two of them are no class.
 _IDS = jnp.asarray([[1, 0, 6, 7], [3, 3, 2, -1]])
@@ -92,3 +93,38 @@ def test_a_restored_table_is_numpy():
   table = np.arange(6, dtype=np.float32).reshape(3, 2)
   got = layer.apply({'params': {'emb_var': table}}, jnp.asarray([2, 0, 3]))
   np.testing.assert_array_equal(got, [[4, 5], [0, 1], [0, 0]])
+
+
+def test_few_ids_stay_on_their_devices():
+  # XLA exchanged rows of the batch (docs/known_issues.md).
+  axes = ('replica', 'data', 'mdl')
+  config = es.SharedEmbeddingSoftmax.config(
+    num_classes=96,
+    input_dims=32,
+    lookup_style='matmul',
+    ici_mesh_shape=[2, 2, 2],
+    mesh_axis_names=axes,
+  )
+  config.weight_split_dims_mapping.wt = ['data', 'mdl']
+  config.activation_split_dims_mapping.emb_out_split_dims_mapping = [
+    ['replica', 'data'],
+    None,
+    'mdl',
+  ]
+  ids = jnp.arange(16)[:, None] * 5
+  layer, variables = running.build(config, ids, method='emb_lookup')
+  mesh = jax.make_mesh(
+    (2, 2, 2), axes, axis_types=(jax.sharding.AxisType.Auto,) * 3
+  )
+  on_mesh = lambda x, *spec: jax.device_put(
+    x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
+  )
+  want = running.run(layer, variables, ids, method='emb_lookup')
+  with jax.set_mesh(mesh):
+    got = running.run(
+      layer,
+      jax.tree.map(lambda x: on_mesh(x, *('data', 'mdl')[: x.ndim]), variables),
+      on_mesh(ids, ('replica', 'data')),
+      method='emb_lookup',
+    )
+  np.testing.assert_allclose(got, want, atol=1e-6)
