@@ -8,6 +8,7 @@ values with N = K · G, H head dimension; all of the whole sequence.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -80,23 +81,15 @@ def attend(
   if key.shape[2] % sharding.num_devices_along(head_axes):
     head_axes = ()
   heads_spec = PartitionSpec(batch_axes, config.axis, head_axes or None, None)
-  has_mask = visibility.ndim == 4
-  if has_mask:
+  if visibility.ndim == 4:
     visibility = visibility[:, 0]
-
-  def attend_on_device(
-    query: Array, key: Array, value: Array, visibility: Array, index: Array
-  ) -> Array:
-    return _attend_on_device(
-      ring, query, key, value, visibility, index, has_mask=has_mask
-    )
 
   # An operand: of all that does not depend on a loop, JAX makes a shard_map
   # before the loop, and XLA fails if its only operands are empty constants.
   index = jnp.arange(query.shape[1])[jnp.newaxis]
 
   encoded = jax.shard_map(
-    attend_on_device,
+    functools.partial(_attend_on_device, ring),
     in_specs=(
       heads_spec,
       heads_spec,
@@ -117,13 +110,11 @@ def _attend_on_device(
   value: Array,
   visibility: Array,
   index: Int[Array, '1 T'],
-  *,
-  has_mask: bool,
 ) -> Float[Array, 'B T N H']:
   """Returns the attended values of one device's queries.
 
-  `visibility` is the mask, or the first visible key of each query; `index` are
-  the indices of the queries in the sequence.
+  `visibility` is the mask [B, T, S], or the first visible key of each query
+  [B, T]; `index` are the indices of the queries in the sequence.
   """
   if ring.balanced:  # There is no mask, see `ContextParallel`.
     query, key, value, visibility, index = (
@@ -132,7 +123,7 @@ def _attend_on_device(
     )
   visible_keys = (
     KeyVisibility(index[0], mask=visibility)
-    if has_mask
+    if visibility.ndim == 3
     else KeyVisibility(index[0], visibility)
   )
   batch, length, heads, head_dim = query.shape
