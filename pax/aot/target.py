@@ -72,7 +72,8 @@ def _topology_of(
   if name is None:
     packages = type(experiment).__module__.split('.')
     is_gpu = any(package in packages for package in _GPU_PACKAGES)
-    name = topology_lib.default_topology(*_mesh_sizes(model), is_gpu=is_gpu)
+    platform = 'gpu' if is_gpu else 'tpu'
+    name = topology_lib.default_topology(*_mesh_sizes(model), platform=platform)
   return topology_lib.parse_topology(name)
 
 
@@ -96,11 +97,9 @@ def _num_mesh_devices(
     mesh_size < available <= _MAX_PARTIAL_DEVICES and topology.num_slices == 1
   )
   if mesh_size != available and not is_partial_host:
-    fitting = f'cpu:{mesh_size}'
-    if topology.platform != 'cpu':
-      fitting = topology_lib.default_topology(
-        ici, dcn, is_gpu=topology.platform == 'gpu'
-      )
+    fitting = topology_lib.default_topology(
+      ici, dcn, platform=topology.platform
+    )
     raise ValueError(
       f'the mesh {list(model.ici_mesh_shape)} x'
       f' {list(model.dcn_mesh_shape or [])} has {mesh_size} devices and'

@@ -140,13 +140,15 @@ def parse_topology(name: str) -> Topology:
   raise ValueError(f'unknown --topology={name!r}; known: {EXAMPLES}')
 
 
-def default_topology(ici: int, dcn: int, *, is_gpu: bool = False) -> str:
+def default_topology(ici: int, dcn: int, *, platform: str = 'tpu') -> str:
   """Returns the name of the machine for a mesh of `dcn` x `ici` devices.
 
   For TPUs it is a v4, whose smallest slice has four chips. For GPUs it is hosts
   of 16 A100 if a slice of the mesh has 16 devices, else hosts of 8 H100.
   """
-  if is_gpu:
+  if platform == 'cpu':
+    return f'cpu:{ici * dcn}'
+  if platform == 'gpu':
     kind, per_host = ('a100', 16) if ici == 16 else ('h100', min(8, ici))
     hosts = max(1, ici * dcn // per_host)
     return f'{per_host}x{kind}' if hosts == 1 else f'{hosts}x{per_host}x{kind}'

@@ -114,7 +114,7 @@ def test_a_mesh_has_its_natural_machine(ici, dcn, name):
    (128, 1, '16x8xh100'), (1, 1, '1xh100')],
 )  # fmt: skip
 def test_a_mesh_of_gpus_has_hosts(ici, dcn, name):
-  assert topology.default_topology(ici, dcn, is_gpu=True) == name
+  assert topology.default_topology(ici, dcn, platform='gpu') == name
   assert topology.parse_topology(name).num_devices == ici * dcn
 
 

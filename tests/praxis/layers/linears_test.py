@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 from jax.test_util import check_grads
 
 from praxis import base_layer, pax_fiddle
@@ -53,15 +54,12 @@ def test_few_rows_stay_on_their_devices():
   mesh = jax.make_mesh(
     (2, 2, 2), axes, axis_types=(jax.sharding.AxisType.Auto,) * 3
   )
-  on_mesh = lambda x, *spec: jax.device_put(
-    x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
-  )
   w = variables['params']['w']
   with jax.set_mesh(mesh):
     y = running.run(
       layer,
-      {'params': {'w': on_mesh(w, 'mdl', 'data')}},
-      on_mesh(x, ('replica', 'data'), None, 'mdl'),
+      {'params': {'w': jax.device_put(w, PartitionSpec('mdl', 'data'))}},
+      jax.device_put(x, PartitionSpec(('replica', 'data'), None, 'mdl')),
     )
   np.testing.assert_allclose(y, np.asarray(x) @ np.asarray(w), atol=1e-5)
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 
 from praxis.layers import embedding_softmax as es
 from tests.praxis.layers import running
@@ -116,15 +117,15 @@ def test_few_ids_stay_on_their_devices():
   mesh = jax.make_mesh(
     (2, 2, 2), axes, axis_types=(jax.sharding.AxisType.Auto,) * 3
   )
-  on_mesh = lambda x, *spec: jax.device_put(
-    x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
-  )
   want = running.run(layer, variables, ids, method='emb_lookup')
   with jax.set_mesh(mesh):
     got = running.run(
       layer,
-      jax.tree.map(lambda x: on_mesh(x, *('data', 'mdl')[: x.ndim]), variables),
-      on_mesh(ids, ('replica', 'data')),
+      jax.tree.map(
+        lambda x: jax.device_put(x, PartitionSpec(*('data', 'mdl')[: x.ndim])),
+        variables,
+      ),
+      jax.device_put(ids, PartitionSpec(('replica', 'data'))),
       method='emb_lookup',
     )
   np.testing.assert_allclose(got, want, atol=1e-6)
