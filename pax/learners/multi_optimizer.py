@@ -61,6 +61,7 @@ class MultiOptimizerLearner(learner.Learner):
       opt.Instantiate() if isinstance(opt, pax_fiddle.Config) else opt
       for opt in self.auxiliary_optimizers
     ]
+    self._check_moving_averages()
 
   def plot_learning_rate(self, step: ArrayLike) -> None:
     """Records the learning rates of all optimizers at `step`."""
@@ -167,6 +168,17 @@ class MultiOptimizerLearner(learner.Learner):
       optimizers.apply_ema_weights(self.optimizer.ema_decay)
     )
     return _chain_with_leading_ema_state(tx, ema)
+
+  def _check_moving_averages(self) -> None:
+    """Raises ValueError for decays other than that of all variables."""
+    main = self.optimizer.ema_decay
+    for name, opt in self._named_optimizers():
+      if opt.ema_decay not in (0.0, main):
+        raise ValueError(
+          f'ema_decay of the auxiliary optimizer {name!r} must be 0 or that of '
+          f'the main optimizer, {main}, got {opt.ema_decay}; the main '
+          "optimizer's is that of all variables, set it there"
+        )
 
   def _named_optimizers(self) -> list[tuple[str, optimizers.Optimizer]]:
     auxiliary = zip(

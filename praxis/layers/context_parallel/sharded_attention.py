@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from praxis import base_layer
 from praxis.layers import sharding
+from praxis.layers.attentions import masks
 from praxis.layers.context_parallel import block_attention, zigzag
 from praxis.layers.context_parallel import ring as ring_lib
 from praxis.layers.context_parallel.visibility import KeyVisibility
@@ -63,13 +64,12 @@ def attend(
     visibility: an additive mask, or the index of the first visible key of each
       query, which sees the keys from there up to its own index.
     config: the ring.
-
-  Raises:
-    ValueError: the sequence does not divide into the shards.
   """
-  size = num_shards(config.axis)
-  _check_length('queries', query.shape[1], size, config.balanced)
-  _check_length('keys', key.shape[1], size, config.balanced)
+  size, length = num_shards(config.axis), query.shape[1]
+  divisor = 2 * size if config.balanced else size
+  # The prompts of a decoding have any length. Padded keys are not visible.
+  visibility = _pad_visibility(visibility, divisor)
+  query, key, value = (_pad(x, 1, divisor) for x in (query, key, value))
   ring = ring_lib.Ring(
     axis=config.axis,
     size=size,
@@ -100,7 +100,7 @@ def attend(
     out_specs=heads_spec,
     check_vma=False,
   )(query, key, value, visibility, index)
-  return encoded.astype(value.dtype)
+  return encoded[:, :length].astype(value.dtype)
 
 
 def _attend_on_device(
@@ -169,10 +169,25 @@ def _row_spec(x: Array, batch: _MeshAxes, axis: str) -> PartitionSpec:
   )
 
 
-def _check_length(name: str, length: int, size: int, balanced: bool) -> None:
-  divisor = 2 * size if balanced else size
-  if length % divisor:
-    raise ValueError(
-      f'the number of {name} must be a multiple of {divisor} on a ring of '
-      f'{size} devices, got {length}; change MAX_SEQ_LEN or the mesh'
-    )
+def _pad_visibility(visibility: Array, divisor: int) -> Array:
+  """Pads the queries and keys of a mask, or the first keys of queries.
+
+  Padded keys are masked. Without a mask they are later than all queries.
+  """
+  if visibility.ndim == 2:
+    return _pad(visibility, 1, divisor)
+  masked = masks.large_negative(visibility.dtype)
+  visibility = _pad(visibility, 3, divisor, masked)
+  is_broadcast = visibility.shape[2] == 1
+  return visibility if is_broadcast else _pad(visibility, 2, divisor)
+
+
+def _pad(
+  x: Array, axis: int, divisor: int, value: float | Array = 0.0
+) -> Array:
+  """Pads the end of an axis to a multiple of `divisor`."""
+  padding = -x.shape[axis] % divisor
+  if not padding:
+    return x
+  widths = [(0, padding if i == axis else 0) for i in range(x.ndim)]
+  return jnp.pad(x, widths, constant_values=value)

@@ -151,6 +151,16 @@ def test_equal_names_are_refused(names):
     _config(auxiliary_names=names).Instantiate()
 
 
+def test_an_auxiliary_optimizer_has_no_average_of_its_own():
+  config = _config()
+  config.optimizer.ema_decay = 0.9
+  config.auxiliary_optimizers[0].ema_decay = 0.9
+  config.Instantiate()
+  config.auxiliary_optimizers[1].ema_decay = 0.5
+  with pytest.raises(ValueError, match="'a' must be 0 or that of .*, 0.9, got"):
+    config.Instantiate()
+
+
 def test_an_expression_that_matches_nothing_is_logged(monkeypatch):
   logged = []
   # Else one of the other tests may have used the only message of a process.

@@ -200,15 +200,38 @@ def test_bad_settings():
       _stepped(_dot_product(_RING, **fields), _causal())
 
 
-def test_lengths_must_fit_the_ring():
-  with pytest.raises(ValueError, match='queries must be a multiple of 3'):
-    mesh = jax.make_mesh(
-      (3,),
-      ('seq',),
-      axis_types=(jax.sharding.AxisType.Auto,),
-      devices=jax.devices()[:3],
+@pytest.mark.parametrize(
+  'fields', [{}, {'is_causal': True}, {'is_causal': True, 'is_balanced': True}]
+)
+@pytest.mark.parametrize('length', [1, 7])
+def test_lengths_that_do_not_divide_into_the_ring(fields, length):
+  config = _dot_product(_RING, **fields)
+  config.set(ici_mesh_shape=(1, 4, 1), mesh_axis_names=_AXES)
+  x = running.normal(_B, length, _D)
+  mask = attentions.causal_segment_mask(jnp.asarray(_IDS)[:, :length])
+  pos = jnp.asarray(_POS, jnp.int32)[:, :length]
+  layer, variables = running.build(config, x, x, x, mask)
+  plain, _ = running.build(_dot_product(), x, x, x, mask)
+
+  def loss(layer, x):
+    outputs, _ = layer.apply(variables, x, x, x, mask, pos, pos)
+    return jnp.sum(jnp.sin(outputs) * _WEIGHTS[:, :length, None]), outputs
+
+  def step(layer):
+    return running.jit(
+      jax.value_and_grad(lambda x: loss(layer, x), has_aux=True)
+    )(x)
+
+  want = step(plain)
+  with jax.set_mesh(
+    jax.make_mesh(
+      (1, 4, 1),
+      _AXES,
+      axis_types=(jax.sharding.AxisType.Auto,) * 3,
+      devices=jax.devices()[:4],
     )
-    x = running.normal(_B, _T, _D)
-    layer, variables = running.build(_dot_product(_RING), x, x, x, _causal())
-    with jax.set_mesh(mesh):
-      jax.eval_shape(lambda: layer.apply(variables, x, x, x, _causal()))
+  ):
+    got = step(layer)
+  for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+    assert a.shape == b.shape
+    np.testing.assert_allclose(a, b, atol=2e-6 * max(1.0, np.abs(b).max()))
