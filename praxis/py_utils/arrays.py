@@ -80,7 +80,10 @@ def pad_or_trim_to(
 
 
 def pad_to_multiple(
-  x: Shaped[Array, '...'], dim: int, multiple: int, pad_val: float = 0
+  x: Shaped[Array, '...'],
+  dim: int,
+  multiple: int,
+  pad_val: jax.typing.ArrayLike = 0,
 ) -> Shaped[Array, '...']:
   """Returns `x` with the end of a dimension padded to a multiple."""
   padding = -x.shape[dim] % multiple

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from praxis import base_layer
+from praxis import base_layer, py_utils
 from praxis.layers import sharding
 from praxis.layers.attentions import masks
 from praxis.layers.context_parallel import block_attention, zigzag
@@ -69,7 +69,9 @@ def attend(
   divisor = 2 * size if config.balanced else size
   # The prompts of a decoding have any length. Padded keys are not visible.
   visibility = _pad_visibility(visibility, divisor)
-  query, key, value = (_pad(x, 1, divisor) for x in (query, key, value))
+  query, key, value = (
+    py_utils.pad_to_multiple(x, 1, divisor) for x in (query, key, value)
+  )
   ring = ring_lib.Ring(
     axis=config.axis,
     size=size,
@@ -174,20 +176,10 @@ def _pad_visibility(visibility: Array, divisor: int) -> Array:
 
   Padded keys are masked. Without a mask they are later than all queries.
   """
+  pad = functools.partial(py_utils.pad_to_multiple, multiple=divisor)
   if visibility.ndim == 2:
-    return _pad(visibility, 1, divisor)
+    return pad(visibility, 1)
   masked = masks.large_negative(visibility.dtype)
-  visibility = _pad(visibility, 3, divisor, masked)
+  visibility = pad(visibility, 3, pad_val=masked)
   is_broadcast = visibility.shape[2] == 1
-  return visibility if is_broadcast else _pad(visibility, 2, divisor)
-
-
-def _pad(
-  x: Array, axis: int, divisor: int, value: float | Array = 0.0
-) -> Array:
-  """Pads the end of an axis to a multiple of `divisor`."""
-  padding = -x.shape[axis] % divisor
-  if not padding:
-    return x
-  widths = [(0, padding if i == axis else 0) for i in range(x.ndim)]
-  return jnp.pad(x, widths, constant_values=value)
+  return visibility if is_broadcast else pad(visibility, 2)
