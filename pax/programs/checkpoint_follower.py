@@ -95,8 +95,9 @@ class SelectedCheckpoints:
 class CheckpointFollower:
   """The checkpoints of a training job, each once, as they appear.
 
-  The first is the newest one, or the one at which this job was preempted. The
-  last is that of `last_step`, or of the step at which training ended.
+  The first is the newest one, or the oldest if `from_oldest`, or the one at
+  which this job was preempted. The last is that of `last_step`, or of the step
+  at which training ended.
   """
 
   reader: StateReader
@@ -109,6 +110,8 @@ class CheckpointFollower:
   last_step: int
   # Checkpoints of earlier steps are skipped.
   first_step: int
+  # Whether to begin with the oldest of the others.
+  from_oldest: bool = False
   # Seconds to wait for the first and for each later checkpoint; None: no limit.
   first_timeout_secs: float | None
   next_timeout_secs: float | None
@@ -190,7 +193,9 @@ class CheckpointFollower:
     if last_seen is not None:
       return min((step for step in steps if step > last_seen), default=None)
     unfinished = io_utils.unfinished_step(self.job_log_dir, self.mode)
-    return unfinished if unfinished in steps else max(steps, default=None)
+    if unfinished in steps:
+      return unfinished
+    return (min if self.from_oldest else max)(steps, default=None)
 
   def _is_last(self, step: int) -> bool:
     end = io_utils.training_end(self._training_dir)

@@ -219,6 +219,7 @@ def _state_source(
     mode=mode,
     last_step=int(task.train.num_train_steps),
     first_step=max([first_step, *options.restore_checkpoint_step]),
+    from_oldest=bool(options.restore_checkpoint_step),
     first_timeout_secs=options.first_checkpoint_timeout_secs,
     next_timeout_secs=options.next_checkpoint_timeout_secs,
     preemption=preemption,

@@ -155,6 +155,20 @@ def test_decode_once(job, cache, tmp_path):
   assert (tmp_path / 'decode_once_model_params.txt').exists()
 
 
+def test_following_from_an_earlier_step(job, tmp_path, capfd):
+  code, err = _main(
+    capfd,
+    'TinySpmd',
+    tmp_path,
+    '--mode=eval',
+    f'--restore_checkpoint_dir={job}',
+    '--restore_checkpoint_step=10',
+    QUIET,
+  )
+  assert code == 0, err
+  assert [r['step'] for r in _evaluations(tmp_path)] == [10, 20]
+
+
 def test_infer(job, cache):
   ended = binary.run('TinySpmd', job, cache, '--mode=infer')
   assert ended.returncode == 0, ended.stderr

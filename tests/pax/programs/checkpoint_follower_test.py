@@ -111,6 +111,23 @@ def test_steps_before_the_first_that_counts_are_left_out(tmp_path):
   assert found == [(30, True)]
 
 
+def test_begins_with_the_oldest_from_the_step_that_is_asked_for(tmp_path):
+  _save(tmp_path, 0, 10, 20, 30)
+  found = _seen(_following(tmp_path, first_step=10, from_oldest=True))
+  assert found == [(10, False), (20, False), (30, True)]
+  between = _seen(_following(tmp_path, first_step=15, from_oldest=True))
+  assert between == [(20, False), (30, True)]
+
+
+def test_what_was_left_undone_comes_before_the_oldest(tmp_path):
+  _save(tmp_path, 10, 20, 30)
+  with pytest.raises(KeyboardInterrupt):
+    with io_utils.checkpoint_progress(str(tmp_path), 20, EVAL):
+      raise KeyboardInterrupt
+  found = _seen(_following(tmp_path, first_step=10, from_oldest=True))
+  assert found == [(20, False), (30, True)]
+
+
 def test_one_that_was_deleted_meanwhile_is_passed_over(tmp_path):
   _save(tmp_path, 10)
 
