@@ -26,7 +26,7 @@ from pax.programs.preemption import PreemptionHandler
 from pax.runner import artifacts, job_setup
 from pax.runner.job_dir import JobDir
 from pax.runner.job_setup import JobSpec
-from pax.runner.options import RunOptions, UsageError
+from pax.runner.options import RunOptions
 
 Mode = io_utils.EvaluationMode
 
@@ -203,11 +203,6 @@ def _state_source(
       reader=_state_reader(partitioner),
       directory=source_dir,
       steps=options.restore_checkpoint_step,
-    )
-  if len(options.restore_checkpoint_step) > 1:
-    raise UsageError(
-      f'--mode={options.mode} takes one --restore_checkpoint_step, the first'
-      f' step, got {list(options.restore_checkpoint_step)}; use decode_once'
     )
   first_step = 0
   if mode is Mode.DECODE:

@@ -481,12 +481,27 @@ class RunOptions(command_line.CheckedOptions):
     if self.emergency_dir and (self.mode != 'train' or self.study):
       mode = '--study' if self.study else f'--mode={self.mode}'
       raise UsageError(f'--emergency_dir is for --mode=train, got {mode}')
-    restores = self.restore_checkpoint_dir or self.restore_checkpoint_step
-    if restores and self.mode not in _RESTORE_MODES:
+    self._check_restore()
+
+  def _check_restore(self) -> None:
+    if not (self.restore_checkpoint_dir or self.restore_checkpoint_step):
+      return
+    if self.mode not in _RESTORE_MODES:
       raise UsageError(
         '--restore_checkpoint_dir and --restore_checkpoint_step are for'
         f' --mode=eval, decode and decode_once, got --mode={self.mode}; to'
         ' start from another checkpoint use --init_from'
+      )
+    if self.init_from:
+      raise UsageError(
+        '--init_from chooses the only state that is evaluated, so that'
+        ' --restore_checkpoint_dir and --restore_checkpoint_step have no'
+        ' effect; leave them out, or --init_from (it takes DIR@STEP)'
+      )
+    if len(self.restore_checkpoint_step) > 1 and self.mode != 'decode_once':
+      raise UsageError(
+        f'--mode={self.mode} takes one --restore_checkpoint_step, the first'
+        f' step, got {list(self.restore_checkpoint_step)}; use decode_once'
       )
 
   def _check_pgle(self) -> None:

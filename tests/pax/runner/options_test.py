@@ -169,6 +169,25 @@ def test_flags_are_checked_together_and_when_options_are_made_in_python():
     options.RunOptions(profile_steps='5:5')
 
 
+@pytest.mark.parametrize('mode', ['eval', 'decode', 'decode_once'])
+@pytest.mark.parametrize(
+  'word', ['--restore_checkpoint_dir=/a', '--restore_checkpoint_step=5']
+)
+def test_a_state_comes_from_one_place(mode, word):
+  words = [f'--mode={mode}', word]
+  options.parse(['pax', *words])
+  with pytest.raises(options.UsageError, match='have no effect; .*DIR@STEP'):
+    options.parse(['pax', *words, '--init_from=/b'])
+
+
+def test_a_job_that_follows_has_one_first_step():
+  steps = ['--restore_checkpoint_step=5', '--restore_checkpoint_step=6']
+  options.parse(['pax', '--mode=decode_once', *steps])
+  for mode in ('eval', 'decode'):
+    with pytest.raises(options.UsageError, match=r'one .*got \[5, 6\]'):
+      options.parse(['pax', f'--mode={mode}', *steps])
+
+
 def test_a_wrong_flag_is_reported_without_jax():
   code = (
     'import sys; from pax import main;'
