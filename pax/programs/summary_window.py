@@ -45,18 +45,14 @@ class SummaryWindow:
     pairs = self.outputs[-1].weighted_scalars.items()
     return {name: float(value) for name, (value, _) in pairs}
 
-  def means(self, metrics_prefix: str) -> dict[str, Any]:
-    """Returns summaries by tag; waits for the steps.
-
-    Args:
-      metrics_prefix: `task.decode.metrics_prefix`.
-    """
+  def means(self) -> dict[str, Any]:
+    """Returns summaries by tag; waits for the steps."""
     if len(self.outputs) == 1 and not self.sums:
       return summaries.tags.step_summaries(self.outputs[0])
     accumulator = self._accumulated()
     return {
       summaries.tags.LOSS: accumulator.loss,
-      **summaries.tags.weighted_scalars(accumulator.metrics, metrics_prefix),
+      **summaries.tags.weighted_scalars(accumulator.metrics),
       **accumulator.layer_summaries,
       **accumulator.media,
     }

@@ -206,9 +206,10 @@ class TrainMetricsReporter:
 
   def _step_scalars(self, window: summary_window.SummaryWindow) -> Summaries:
     """Returns summaries by tag, means if several steps; waits for the steps."""
-    scalars = window.means(self._job.task.decode.metrics_prefix)
+    scalars = window.means()
     derived = self._job.train_input.derived_metrics(window.last_scalars())
-    return scalars | {f'Metrics/{name}': x for name, x in derived.items()}
+    prefix = summaries.tags.METRICS_PREFIX
+    return scalars | {f'{prefix}{name}': x for name, x in derived.items()}
 
   def _print_sample(self, state: TrainState, prompt: str) -> None:
     from pax.programs import sample

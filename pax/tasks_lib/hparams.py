@@ -168,7 +168,7 @@ class Decode(Parameterizable):
   profiler_max_num_hosts: int | None = _field(None, ge=0)
   # Variable collections that a decode step may update.
   apply_mutable_list: Sequence[str] = DECODE_DEFAULT_MUTABLE_LIST
-  # Prefix of the names of metrics.
+  # Prefix of the names of metrics of evaluation and decoding.
   metrics_prefix: str = 'Metrics/'
 
 

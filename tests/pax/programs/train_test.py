@@ -61,15 +61,17 @@ class Recorder(checkpoints.NoopCheckpointer):
 
 
 class FakeWriter(summaries.NoopWriter):
-  """Remembers the losses."""
+  """Remembers the losses, and which metrics there were."""
 
   def __init__(self):
     self.steps = []
+    self.metrics = []
 
   def write(self, step, scalars, split='train'):
     scalars = scalars() if callable(scalars) else scalars
     loss = scalars.get('loss')
     self.steps.append((split, step, loss if loss is None else float(loss)))
+    self.metrics.append(sorted(tag for tag in scalars if '/batch' in tag))
 
 
 class FakeProgress:
@@ -113,8 +115,9 @@ class StopAt:
 
 def _step(state, batch, key):
   """The state sums the batches; the loss is the batch."""
+  metrics = {'batch': (batch.x[0], jnp.float32(1))}
   output = step_types.pack_output(
-    step_types.StepFnOutput(batch.x[0], {}, NestedMap(), {})
+    step_types.StepFnOutput(batch.x[0], metrics, NestedMap(), {})
   )
   return state + batch.x[0], output
 
@@ -417,6 +420,20 @@ def test_summaries_may_be_means_over_steps(tmp_path):
   train_program.train(run)
   # Step 0 alone, then the mean of batches 2 to 5.
   assert run.writer.steps == [('train', 0, 1), ('train', 4, 3.5)]
+
+
+def test_means_over_steps_have_the_tags_of_single_steps(tmp_path):
+  run = _run(
+    tmp_path,
+    num_train_steps=5,
+    summary_interval_steps=4,
+    summary_accumulate_interval_steps=1,
+  )
+  # Names metrics of evaluation and decoding only.
+  run.task.decode.metrics_prefix = 'Decoded/'
+  train_program.train(run)
+  tags = ['Metrics/batch', 'Metrics/batch-weight']
+  assert run.writer.metrics == [tags, tags]
 
 
 class Saver(Recorder):
