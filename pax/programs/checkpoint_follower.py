@@ -171,7 +171,7 @@ class CheckpointFollower:
       if step != _NO_CHECKPOINT:
         return step
       if timeout is not None and time.monotonic() - start > timeout:
-        raise ValueError(_timeout_message(self.directory, last_seen, timeout))
+        raise ValueError(self._timeout_message(last_seen, timeout))
       self.preemption.sleep(pause)
       pause = min(2 * pause, _LAST_POLL_SECS)
 
@@ -202,17 +202,14 @@ class CheckpointFollower:
     is_last = step >= self.last_step or (end is not None and step >= end)
     return bool(broadcast_from_first_process(int(is_last)))
 
-
-def _timeout_message(
-  directory: storage.Path, last_seen: int | None, timeout: float
-) -> str:
-  is_first = last_seen is None
-  checkpoint = (
-    'checkpoint' if is_first else f'checkpoint after step {last_seen}'
-  )
-  flag = 'first' if is_first else 'next'
-  return (
-    f'no {checkpoint} appeared in {directory} within {timeout:g} s; check that'
-    ' the training job is alive, or increase'
-    f' --{flag}_checkpoint_timeout_secs'
-  )
+  def _timeout_message(self, last_seen: int | None, timeout: float) -> str:
+    flag, checkpoint = 'first', 'checkpoint'
+    if last_seen is not None:
+      flag, checkpoint = 'next', f'checkpoint after step {last_seen}'
+    elif self.first_step:
+      checkpoint = f'checkpoint of step {self.first_step} or later'
+    return (
+      f'no {checkpoint} appeared in {self.directory} within {timeout:g} s;'
+      ' check that the training job is alive, or increase'
+      f' --{flag}_checkpoint_timeout_secs'
+    )

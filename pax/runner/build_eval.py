@@ -204,15 +204,16 @@ def _state_source(
       directory=source_dir,
       steps=options.restore_checkpoint_step,
     )
-  first_step = 0
+  first_step, last_step = 0, int(task.train.num_train_steps)
   if mode is Mode.DECODE:
-    first_step = task.train.decode_start_after_n_steps
+    # As in training, the last step is always decoded.
+    first_step = min(task.train.decode_start_after_n_steps, last_step)
   return checkpoint_follower.CheckpointFollower(
     reader=_state_reader(partitioner),
     job_log_dir=options.job_dir,
     directory=source_dir,
     mode=mode,
-    last_step=int(task.train.num_train_steps),
+    last_step=last_step,
     first_step=max([first_step, *options.restore_checkpoint_step]),
     from_oldest=bool(options.restore_checkpoint_step),
     first_timeout_secs=options.first_checkpoint_timeout_secs,

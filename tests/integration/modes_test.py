@@ -169,6 +169,23 @@ def test_following_from_an_earlier_step(job, tmp_path, capfd):
   assert [r['step'] for r in _evaluations(tmp_path)] == [10, 20]
 
 
+def test_the_last_step_is_decoded_even_if_decoding_starts_later(
+  job, tmp_path, capfd
+):
+  code, err = _main(
+    capfd,
+    'TinySpmd',
+    tmp_path,
+    '--mode=decode',
+    f'--restore_checkpoint_dir={job}',
+    '--first_checkpoint_timeout_secs=0',
+    '--set=task.train.decode_start_after_n_steps=50',
+    QUIET,
+  )
+  assert code == 0, err
+  assert len(_outputs(tmp_path, 20)) == 16
+
+
 def test_infer(job, cache):
   ended = binary.run('TinySpmd', job, cache, '--mode=infer')
   assert ended.returncode == 0, ended.stderr

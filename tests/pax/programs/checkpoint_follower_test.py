@@ -183,6 +183,9 @@ def test_waiting_too_long(tmp_path):
   wait = _following(tmp_path, next_timeout_secs=0.0)
   with pytest.raises(ValueError, match='no checkpoint after step 10'):
     _seen(wait)
+  wait = _following(tmp_path, first_step=15, first_timeout_secs=0.0)
+  with pytest.raises(ValueError, match='checkpoint of step 15 or later app'):
+    _seen(wait)
 
 
 def test_a_signal_ends_the_wait(tmp_path):
