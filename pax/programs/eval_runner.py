@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import pathlib
 import time
@@ -134,6 +133,8 @@ class EvalRunner:
         yield name, each
 
   def _print_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+    if not metrics:
+      return
     parts = '  '.join(f'{name} {value:.4f}' for name, value in metrics.items())
     self.progress.print(f'step {step}  {parts}')
 
@@ -204,7 +205,7 @@ def _with_speed(output: OutputT, num_batches: int, start: float) -> OutputT:
 def headline_metrics(
   name: str, output: program.EvalProgramOutput
 ) -> dict[str, float]:
-  """Returns the finite metrics to print.
+  """Returns the metrics to print.
 
   They are the loss, bits per byte, and metrics of a SeqIO task.
 
@@ -214,16 +215,15 @@ def headline_metrics(
   """
   metrics = output.eval_metrics or {}
   shown: dict[str, float] = {}
-  loss = output.scalars.get(summaries.tags.LOSS, math.nan)
-  if not isinstance(loss, summaries.media.Media):
+  loss = output.scalars.get(summaries.tags.LOSS)
+  if loss is not None and not isinstance(loss, summaries.media.Media):
     shown[f'{name} loss'] = loss
   shown |= {
     f'{name} {metric}': metrics[metric]
     for metric in _HEADLINE_METRICS
     if metric in metrics
   }
-  shown |= task_metrics(name, output.eval_scoring_metrics or {})
-  return {metric: x for metric, x in shown.items() if math.isfinite(x)}
+  return shown | task_metrics(name, output.eval_scoring_metrics or {})
 
 
 def task_metrics(name: str, metrics: Mapping[str, float]) -> dict[str, float]:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 import types
 
 import pytest
@@ -99,6 +100,20 @@ def test_evaluation():
   ]
   runner.shutdown()
   assert all(program.ended for program in programs)
+
+
+def test_a_loss_that_is_not_finite_is_printed():
+  runner, _ = _eval_runner(evals=[Program('a', _evaluated)])
+  output = runner.evaluate(math.nan, 7)['a']
+  assert runner.progress.lines == ['step 7  a loss nan  a bits_per_byte 2.0000']
+  # A training job replaces the loss of an earlier evaluation by it.
+  assert math.isnan(eval_runner.headline_metrics('a', output)['a loss'])
+
+
+def test_no_batch_is_no_line():
+  runner, _ = _eval_runner(evals=[Program('a', EvalProgramOutput)])
+  runner.evaluate(None, 7)
+  assert runner.progress.lines == []
 
 
 def test_decoding():
