@@ -133,6 +133,9 @@ def flat(tree: Any) -> dict[str, Any]:
 
 def _feature(value: Any) -> bytes:
   array = np.asarray(value)
+  if array.dtype.kind in 'SU' and not isinstance(value, np.ndarray):
+    # Arrays of texts lose NULs at the end of a text; those of objects do not.
+    array = np.asarray(value, object)
   if array.dtype.kind in 'SUO':
     texts = [x.encode() if isinstance(x, str) else x for x in array.ravel()]
     return _field(1, b''.join(_field(1, bytes(text)) for text in texts))

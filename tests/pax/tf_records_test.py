@@ -54,6 +54,14 @@ def test_texts():
   assert b'\x0a\x02hi\x0a\x03you' in found
 
 
+@pytest.mark.parametrize('texts', [b'a\x00', [b'a\x00', b'\x00'], ['b\x00']])
+def test_texts_keep_the_nuls_at_their_end(texts):
+  record = tf_records.example({'t': texts})
+  listed = texts if isinstance(texts, list) else [texts]
+  wanted = [t.encode() if isinstance(t, str) else t for t in listed]
+  assert tf_records.parse_example(record)['t'] == wanted
+
+
 def test_names_of_nested_outputs():
   tree = {'x': np.zeros(2), 'y': {'z': np.ones(1)}}
   assert set(tf_records.flat(tree)) == {'x', 'y/z'}
