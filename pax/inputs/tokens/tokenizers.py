@@ -145,11 +145,24 @@ class SentencePieceTokenizer(Tokenizer):
 
   @property
   def bos_id(self) -> int:
-    return self._fitted().bos_id()
+    # Models without one start a document after the end of another.
+    bos_id = self._fitted().bos_id()
+    return self.eos_id if bos_id < 0 else bos_id
 
   @property
   def eos_id(self) -> int:
-    return self._fitted().eos_id()
+    """Id after each document.
+
+    Raises:
+      ValueError: The model has none.
+    """
+    eos_id = self._fitted().eos_id()
+    if eos_id < 0:
+      raise ValueError(
+        f'model_file must be a SentencePiece model with eos, got'
+        f' {self.model_file!r} without one; train it with eos_id'
+      )
+    return eos_id
 
   def encode(self, document: bytes) -> np.ndarray:
     text = document.decode('utf-8', errors='replace')

@@ -111,6 +111,36 @@ def test_a_model_file_that_is_none(tmp_path):
     sentencepiece(model_file=str(path))
 
 
+def model_with(path, **special_ids):
+  sentencepiece = pytest.importorskip('sentencepiece')
+  with path.open('wb') as file:
+    sentencepiece.SentencePieceTrainer.train(
+      sentence_iterator=iter(['hello world', 'the quick brown fox'] * 20),
+      model_writer=file,
+      vocab_size=40,
+      model_type='bpe',
+      minloglevel=2,
+      **special_ids,
+    )
+  return str(path)
+
+
+def test_a_model_without_bos_starts_documents_with_eos(tmp_path):
+  # The models of T5.
+  ids = {'pad_id': 0, 'eos_id': 1, 'unk_id': 2, 'bos_id': -1}
+  tokenizer = sentencepiece(model_file=model_with(tmp_path / 'a.model', **ids))
+  assert tokenizer.bos_id == tokenizer.eos_id == 1
+  prompt = tokenizer.encode_prompt(b'hello')
+  assert prompt[0] == 1
+  assert tokenizer.decode(prompt) == 'hello'
+
+
+def test_a_model_without_eos_is_refused(tmp_path):
+  path = model_with(tmp_path / 'a.model', eos_id=-1)
+  with pytest.raises(ValueError, match='a.model.* without one.*eos_id'):
+    _ = sentencepiece(model_file=path).eos_id
+
+
 def test_a_cache_that_cannot_be_written(tmp_path, corpus, monkeypatch, caplog):
   (tmp_path / 'file').touch()
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'file'))
