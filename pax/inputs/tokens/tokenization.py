@@ -91,12 +91,7 @@ def tokenize_files(job: TokenizationJob, output: str) -> Summary:
     RuntimeError: A worker process died.
   """
   folder = pathlib.Path(f'{output}.parts')
-  tokenizer = job.tokenizer.Instantiate()
-  if not tokenizer.is_fitted:
-    raise ValueError(
-      f'{type(tokenizer).__name__} must have a model to tokenize files; set'
-      ' TOKENIZER to a *.model, a tokenizer.json, or bytes'
-    )
+  tokenizer = _fitted_tokenizer(job)
   records = job.open_records()
   if not len(records):
     raise ValueError(
@@ -125,7 +120,7 @@ def tokenize_cached(job: TokenizationJob) -> str:
   """
   identity = [
     job.field,
-    job.tokenizer.Instantiate().vocabulary,
+    _identity_of_ids(job, _fitted_tokenizer(job)),
     job.paths,
     *([os.path.getsize(p), _mtime(p)] for p in job.paths),
   ]
@@ -134,6 +129,27 @@ def tokenize_cached(job: TokenizationJob) -> str:
   with cache.lock(output.with_suffix('.lock')):
     tokenize_files(job, str(output))
   return f'{output}.bin'
+
+
+def _fitted_tokenizer(job: TokenizationJob) -> tokenizers.Tokenizer:
+  tokenizer = job.tokenizer.Instantiate()
+  if not tokenizer.is_fitted:
+    raise ValueError(
+      f'{type(tokenizer).__name__} must have a model to tokenize files; set'
+      ' TOKENIZER to a *.model, a tokenizer.json, or bytes'
+    )
+  return tokenizer
+
+
+def _identity_of_ids(
+  job: TokenizationJob, tokenizer: tokenizers.Tokenizer
+) -> dict[str, Any]:
+  """Returns what decides the ids of a text."""
+  vocabulary = tokenizer.vocabulary
+  return {
+    'vocabulary': vocabulary.digest if vocabulary else str(job.tokenizer),
+    'bos_and_eos': [tokenizer.bos_id, tokenizer.eos_id],
+  }
 
 
 def _identity(
@@ -145,7 +161,7 @@ def _identity(
     'field': job.field,
     'num_records': num_records,
     'part_bytes': _part_bytes(job),
-    'vocabulary': tokenizer.vocabulary and tokenizer.vocabulary.digest,
+    **_identity_of_ids(job, tokenizer),
   }
 
 
@@ -163,7 +179,10 @@ def _finished(output: str, identity: dict[str, Any]) -> Summary | None:
   if not os.path.exists(f'{output}.idx'):
     return None
   record = _read_json(pathlib.Path(f'{output}.json'))
-  source = {**record.get('source', {}), 'part_bytes': identity['part_bytes']}
+  # Earlier versions recorded no bos.
+  bos_and_eos = {'bos_and_eos': identity['bos_and_eos']}
+  source = {**bos_and_eos, **record.get('source', {})}
+  source['part_bytes'] = identity['part_bytes']
   if source != identity:
     raise ValueError(
       f'{output}.idx was made of other files, with another tokenizer, or not by'

@@ -28,6 +28,20 @@ class DyingTokenizer(tokenizers.ByteTokenizer):
     return super().encode(document)
 
 
+class ShiftingTokenizer(tokenizers.ByteTokenizer):
+  """Adds a number to ids; it has no vocabulary to compare."""
+
+  shift: int = 0
+  bos_id: int = 256
+
+  def encode(self, document: bytes) -> np.ndarray:
+    return super().encode(document) + self.shift
+
+  @property
+  def vocabulary(self) -> None:
+    return None
+
+
 @pytest.fixture
 def small_parts(monkeypatch):
   monkeypatch.setattr(tokenization, '_part_bytes', lambda job: 100)
@@ -78,6 +92,39 @@ def test_documents_are_between_bos_and_eos(tmp_path, small_parts):
   write_lines(tmp_path / 'x.jsonl', TEXTS[1:])
   with pytest.raises(ValueError, match='out.idx was made of other files'):
     tokenization.tokenize_files(job_of(path), str(tmp_path / 'out'))
+
+
+@pytest.mark.parametrize('changed', [{'shift': 1}, {'bos_id': 257}])
+def test_the_cache_has_the_ids_of_one_tokenizer(tmp_path, monkeypatch, changed):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+  path = write_lines(tmp_path / 'x.jsonl', ['ab'])
+
+  def ids(**fields) -> list[int]:
+    config = pax_fiddle.Config(ShiftingTokenizer, **fields)
+    output = tokenization.tokenize_cached(job_of(path, tokenizer=config))
+    return token_arrays.open_array(output).tokens.tolist()
+
+  first = ids()
+  assert first == [256, 97, 98, 257]
+  second = ids(**changed)
+  shift = changed.get('shift', 0)
+  bos_id = changed.get('bos_id', 256)
+  assert second == [bos_id, 97 + shift, 98 + shift, 257]
+  assert ids() == first
+
+
+def test_output_with_another_bos_is_refused(tmp_path):
+  path = write_lines(tmp_path / 'x.jsonl', ['ab'])
+  output = tmp_path / 'out'
+  summary = tokenization.tokenize_files(job_of(path), str(output))
+  other = pax_fiddle.Config(ShiftingTokenizer, bos_id=257)
+  with pytest.raises(ValueError, match='another tokenizer'):
+    tokenization.tokenize_files(job_of(path, tokenizer=other), str(output))
+  # Earlier versions did not record it.
+  record = json.loads((tmp_path / 'out.json').read_text())
+  del record['source']['bos_and_eos']
+  (tmp_path / 'out.json').write_text(json.dumps(record))
+  assert tokenization.tokenize_files(job_of(path), str(output)) == summary
 
 
 def test_a_dead_worker_is_an_error_and_finished_parts_are_kept(
