@@ -38,8 +38,12 @@ _DTYPES: dict[int, type[np.integer]] = {
   8: np.uint16,
 }
 # llm.c: 256 integers of 32 bits; the first three are magic, version and number
-# of tokens.
-_LLM_C_MAGIC, _LLM_C_HEADER_BYTES = 20240520, 1024
+# of tokens. The magic tells the tokenizer, GPT-2 or Llama 3.
+_LLM_C_DTYPES: dict[int, type[np.integer]] = {
+  20240520: np.uint16,
+  20240801: np.uint32,
+}
+_LLM_C_HEADER_BYTES = 1024
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -137,10 +141,10 @@ def _open_bin(path: pathlib.Path) -> np.ndarray:
   _check_exists(path)
   with path.open('rb') as f:
     header = f.read(12)
-  if len(header) < 12 or header[:4] != struct.pack('<i', _LLM_C_MAGIC):
+  magic, _, num_tokens = struct.unpack('<3i', header.ljust(12, b'\0'))
+  if magic not in _LLM_C_DTYPES:
     return _map_file(path, np.uint16, 0)
-  tokens = _map_file(path, np.uint16, _LLM_C_HEADER_BYTES)
-  num_tokens = struct.unpack('<i', header[8:])[0]
+  tokens = _map_file(path, _LLM_C_DTYPES[magic], _LLM_C_HEADER_BYTES)
   if len(tokens) != num_tokens:
     raise ValueError(
       f'{path} must have the {num_tokens} tokens of its header, got'

@@ -47,6 +47,14 @@ def test_bin_of_llm_c(tmp_path):
     token_arrays.open_array(tmp_path / 'x.bin')
 
 
+def test_bin_of_llm_c_with_the_tokens_of_llama_3(tmp_path):
+  tokens = TOKENS.astype('<u4') + 100_000
+  header = struct.pack('<3i', 20240801, 7, len(tokens)).ljust(1024, b'\0')
+  (tmp_path / 'x.bin').write_bytes(header + tokens.tobytes())
+  array = token_arrays.open_array(tmp_path / 'x.bin')
+  assert array.tokens.tolist() == tokens.tolist()
+
+
 @pytest.mark.parametrize('suffix', ['.bin', '.idx'])
 def test_indexed(tmp_path, suffix):
   path = write_indexed(tmp_path).with_suffix(suffix)
