@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Iterator
 
 import numpy as np
-from jaxtyping import Bool, Int32, Int64
+from jaxtyping import Bool, Int, Int32, Int64
 
 from pax.inputs.rows import batch_types, packing, row_input
 from pax.inputs.tokens import token_corpus
 from praxis import py_utils
 
 NestedMap = py_utils.NestedMap
+# Size of an id in a batch.
+_ID_BYTES = 4
 
 
 class TokenRows(row_input.RowSource):
@@ -55,6 +58,21 @@ class TokenRows(row_input.RowSource):
 
   def padding(self) -> NestedMap:
     return packing.empty_row(self._seq_len)
+
+  def _check_width(self, index: int, tokens: Int[np.ndarray, ' T']) -> None:
+    """Checks ids of 64 bits before those of a batch wrap around.
+
+    Raises:
+      ValueError: An id of a row has more than 32 bits.
+    """
+    if tokens.dtype.itemsize <= _ID_BYTES:
+      return
+    is_wide = tokens.astype(np.int32) != tokens
+    if is_wide.any():
+      raise ValueError(
+        f'{self.where(index)} must have ids of 32 bits, got'
+        f' {tokens[is_wide][0]}; write the tokens again'
+      )
 
   def _check_ids(
     self,
@@ -117,12 +135,25 @@ class PackedRows(TokenRows):
     batch: batch_types.LanguageModelBatch,
     places: Int64[np.ndarray, ' N'],
   ) -> None:
+    if self._corpus.tokens.dtype.itemsize > _ID_BYTES:
+      for index in indices.tolist():
+        for tokens in self._pieces(index):
+          self._check_width(index, tokens)
     packing.write_rows(batch, indices, self._corpus, self._plan, places)
 
   def where(self, index: int) -> str:
     first, end = self._plan.row_starts[index : index + 2]
     documents = self._plan.documents[first:end].tolist()
     return f'documents {documents} of {self._name}'
+
+  def _pieces(self, index: int) -> Iterator[np.ndarray]:
+    """Yields the tokens of the pieces of a row."""
+    of_row = slice(*self._plan.row_starts[index : index + 2])
+    starts = self._corpus.starts[self._plan.documents[of_row]]
+    starts = starts + self._plan.offsets[of_row]
+    for start, size in zip(starts, self._plan.lengths[of_row], strict=True):
+      # The last token is only a label.
+      yield self._corpus.tokens[start : start + size + bool(size)]
 
 
 class ContiguousRows(TokenRows):
@@ -168,6 +199,7 @@ class ContiguousRows(TokenRows):
     length = self._seq_len
     for index, place in zip(indices.tolist(), places.tolist(), strict=True):
       tokens = self._tokens[index * length : (index + 1) * length + 1]
+      self._check_width(index, tokens)
       batch.ids[place], batch.labels[place] = tokens[:-1], tokens[1:]
     batch.paddings[places] = 0
     if self._eos_id is None:

@@ -314,6 +314,20 @@ def test_ids_beyond_the_vocabulary_name_the_document(tmp_path):
     make(str(tmp_path / 'flat.bin'), seq_len=2, vocab_size=9).get_next()
 
 
+@pytest.mark.parametrize('token', [2**32 + 5, -(2**32) + 5])
+@pytest.mark.parametrize('vocab_size', [None, 9])
+def test_ids_of_64_bits_do_not_wrap_around(tmp_path, token, vocab_size):
+  tokens = np.array([1, 2, token, 3, 4], np.int64)
+  np.save(tmp_path / 'a.npy', tokens)
+  settings = {'seq_len': 2, 'vocab_size': vocab_size}
+  with pytest.raises(ValueError, match=f'tokens 0 to 2 .*npy .*got {token}'):
+    make(str(tmp_path / 'a.npy'), **settings).get_next()
+  tokens.tofile(tmp_path / 'b.bin')
+  token_arrays.write_index(tmp_path / 'b.idx', np.array([5]), np.int64)
+  with pytest.raises(ValueError, match=f'documents.*b.bin .*got {token}'):
+    make(str(tmp_path / 'b.bin'), **settings).get_next()
+
+
 @pytest.mark.parametrize(
   ('settings', 'message'),
   [
