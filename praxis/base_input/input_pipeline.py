@@ -453,8 +453,15 @@ def _batch_to_state(batch: NestedMap) -> State:
       'the batch first'
     )
   return {
-    key: [x.dtype.str, list(x.shape), x.tobytes()] for key, x in arrays.items()
+    key: [_dtype_text(x.dtype), list(x.shape), x.tobytes()]
+    for key, x in arrays.items()
   }
+
+
+def _dtype_text(dtype: np.dtype) -> str:
+  """Returns a text of which `np.dtype` makes the same dtype."""
+  # bfloat16 and others of ml_dtypes have the text of bytes without a type.
+  return dtype.str if np.dtype(dtype.str) == dtype else dtype.name
 
 
 def _batch_from_state(state: State) -> NestedMap:

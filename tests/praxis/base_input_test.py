@@ -330,3 +330,21 @@ def test_inputs_that_write_their_state():
     inp.get_state()
   with pytest.raises(ValueError, match='relative file names'):
     inp.get_child('a').set_state({'__files__': {'../a': b''}})
+
+
+@pytest.mark.parametrize('dtype', ['bfloat16', 'float8_e4m3fn', 'int64', 'S2'])
+def test_the_peeked_batch_of_a_file_state_keeps_its_dtype(dtype):
+  class WithDtype(_Filed):
+    def get_next(self):
+      return super().get_next().Transform(lambda x: x.astype(dtype))
+
+  inp = WithDtype.config(batch_size=1).Instantiate()
+  inp.get_next_padded()
+  expected = inp.peek_padded().x
+  text = base_input.state_to_json(inp.get_state())
+  restarted = WithDtype.config(batch_size=1).Instantiate()
+  restarted.set_state(base_input.state_from_json(text))
+  found = restarted.get_next_padded().x
+  assert found.dtype == expected.dtype
+  np.testing.assert_array_equal(found, expected)
+  assert restarted.get_next_padded().x.astype(int) == [2]
