@@ -39,7 +39,8 @@ class GrainInput(base_input.BaseInput):
   # Processes that read and transform examples; 0 reads in this process.
   num_workers: int = value_domains.field(0, ge=0)
   # Whether a MapDataset repeats; None repeats in training. Otherwise the last
-  # batch is padded by rows of zeros, whose `eval_sample_weights` are 0.
+  # batch is padded by rows of zeros, whose `eval_sample_weights` are 0, as is
+  # that of an IterDataset in evaluation.
   repeat: bool | None = None
 
   def __post_init__(self):
@@ -126,7 +127,9 @@ class GrainInput(base_input.BaseInput):
         )
       )
     else:
-      dataset = self._dataset.batch(self.batch_size, drop_remainder=True)
+      dataset = self._dataset.batch(
+        self.batch_size, drop_remainder=self.is_training
+      )
     if self.num_workers:
       # Grain reads flags of its own, which have their defaults here.
       if not flags.FLAGS.is_parsed():

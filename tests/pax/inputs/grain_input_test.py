@@ -42,6 +42,14 @@ class Shuffled:
     return grain.MapDataset.source(NumberSource(self.path)).shuffle(seed=seed)
 
 
+class ThirdsIterated(Shuffled):
+  """An IterDataset of the numbers that 3 does not divide."""
+
+  def __call__(self, host_index, num_hosts, seed):
+    rows = super().__call__(host_index, num_hosts, seed)
+    return rows.filter(lambda row: row['x'] % 3 > 0).to_iter_dataset()
+
+
 @pytest.fixture(scope='module')
 def path(tmp_path_factory) -> str:
   path = str(tmp_path_factory.mktemp('records') / 'x.array_record')
@@ -171,6 +179,24 @@ def test_an_iter_dataset_belongs_to_a_number_of_hosts(path):
   pair = make_hosts(path, 2, make_dataset=iterated)
   with pytest.raises(ValueError, match='num_infeed_hosts.*must be 1.*got 2'):
     pair[0].set_state(state)
+
+
+@pytest.mark.parametrize('num_workers', [0, 2])
+def test_an_evaluation_reads_all_examples_of_an_iter_dataset(path, num_workers):
+  finite = make(
+    path,
+    make_dataset=ThirdsIterated(path),
+    is_training=False,
+    batch_size=16,
+    num_workers=num_workers,
+  )
+  found = []
+  with pytest.raises(StopIteration):
+    while True:
+      batch = finite.get_next()
+      assert batch.x.shape == batch.eval_sample_weights.shape == (16,)
+      found += batch.x[batch.eval_sample_weights == 1].tolist()
+  assert sorted(found) == [i for i in range(COUNT) if i % 3 > 0]
 
 
 def filtered(host_index, num_hosts, seed):
