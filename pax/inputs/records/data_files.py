@@ -25,14 +25,16 @@ def expand(pattern: str, suffixes: Sequence[str]) -> list[str]:
   if pattern.startswith(huggingface_datasets.PREFIX):
     return huggingface_datasets.arrow_files(pattern)
   path = pathlib.Path(pattern).expanduser()
+  # The name of a file may have the characters of a glob.
+  expanded = glob.escape(str(path)) if path.exists() else str(path)
   if path.is_dir():
     files = huggingface_datasets.saved_files(path)
     if files is not None:
       return files
-    path /= '*'
+    expanded = os.path.join(expanded, '*')
   matches = sorted(
     file
-    for file in glob.glob(str(path), recursive=True)
+    for file in glob.glob(expanded, recursive=True)
     if file.endswith(tuple(suffixes))
   )
   if not matches:

@@ -133,7 +133,11 @@ def is_held_out(document: bytes, percent: float) -> bool:
 
 
 def _files_of(pattern: str) -> list[str]:
-  if os.path.isdir(pattern):
+  is_folder = os.path.isdir(pattern)
+  if os.path.exists(pattern):
+    # Its name may have the characters of a glob.
+    pattern = glob.escape(pattern)
+  if is_folder:
     pattern = os.path.join(pattern, '**')
   return [p for p in glob.glob(pattern, recursive=True) if os.path.isfile(p)]
 

@@ -23,6 +23,17 @@ def test_globs_and_folders_are_sorted_and_have_known_suffixes(tmp_path):
     data_files.expand(f'{tmp_path}/*.idx', SUFFIXES)
 
 
+def test_names_that_exist_are_no_globs(tmp_path):
+  folder = tmp_path / 'v[1]'
+  folder.mkdir()
+  (tmp_path / 'v1').mkdir()
+  for path in (folder, tmp_path / 'v1'):
+    (path / 'a*[0].bin').touch()
+  names = [f'{folder}/a*[0].bin']
+  assert data_files.expand(str(folder), SUFFIXES) == names
+  assert data_files.expand(names[0], SUFFIXES) == names
+
+
 def test_a_saved_data_set_has_its_own_order(tmp_path):
   for name in ('cache-1.arrow', 'data-0.arrow', 'data-1.arrow'):
     (tmp_path / name).touch()

@@ -41,6 +41,15 @@ def test_globs_folders_and_commas(tmp_path):
     text_files.expand(f'{tmp_path}/*.csv')
 
 
+def test_names_that_exist_are_no_globs(tmp_path):
+  folder = tmp_path / 'v[1]'
+  folder.mkdir()
+  (folder / 'a[0].txt').touch()
+  names = (f'{folder}/a[0].txt',)
+  assert text_files.expand(str(folder)) == names
+  assert text_files.expand(names[0]) == names
+
+
 def test_long_files_are_cut_at_ends_of_lines(tmp_path, monkeypatch):
   monkeypatch.setattr(text_files, 'MAX_DOCUMENT_BYTES', 10)
   content = b'abc\ndefg\nhi\n' + b'x' * 25 + b'\nend'
