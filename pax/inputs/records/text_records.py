@@ -84,7 +84,7 @@ class JsonLines(TextSource):
     self._content = _map_bytes(path)
     ends = _line_ends(self._content)
     starts = np.concatenate([[0], ends[:-1] + 1])
-    is_line = ends > starts
+    is_line = _have_text(self._content, starts, ends)
     # Numbers of the lines, for messages.
     self._lines = np.flatnonzero(is_line)
     self._starts, self._ends = starts[is_line], ends[is_line]
@@ -305,6 +305,18 @@ def _line_ends(content: memoryview) -> np.ndarray:
   if len(content) and content[-1] != ord('\n'):
     ends.append(np.array([len(content)]))
   return np.concatenate(ends) if ends else np.zeros(0, np.int64)
+
+
+def _have_text(
+  content: memoryview, starts: np.ndarray, ends: np.ndarray
+) -> np.ndarray:
+  """Returns whether each line has more than white space."""
+  have_text = ends > starts
+  lines = np.flatnonzero(have_text)
+  first_bytes = np.frombuffer(content, np.uint8)[starts[lines]]
+  for i in lines[first_bytes <= ord(' ')]:
+    have_text[i] = bool(bytes(content[starts[i] : ends[i]]).strip())
+  return have_text
 
 
 _OPENERS: dict[str, Callable[[str, str], TextSource]] = {

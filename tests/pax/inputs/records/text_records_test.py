@@ -52,6 +52,15 @@ def test_plain_text(tmp_path):
   assert source.read(0) + source.read(1) == b'abc\n' * (1 << 19)
 
 
+def test_blank_lines_of_json_are_no_documents(tmp_path):
+  lines = ['', '{"text": "a"}', '', ' \t', '  {"text": "b"}', '']
+  path = tmp_path / 'x.jsonl'
+  path.write_bytes('\r\n'.join(lines).encode())
+  source = text_records.open_text(str(path))
+  assert [source.read(i) for i in range(len(source))] == [b'a', b'b']
+  assert source.where(1) == f'line 5 of {path}'
+
+
 @pytest.mark.parametrize('suffix', ['jsonl', 'txt'])
 def test_empty_files_have_no_documents(tmp_path, suffix):
   (tmp_path / f'x.{suffix}').touch()
