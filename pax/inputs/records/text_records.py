@@ -210,6 +210,12 @@ class ArrayRecords(TextSource):
       self._reader = module.ArrayRecordReader(path)
     except RuntimeError as e:
       raise ValueError(f'{path} must be an ArrayRecord file: {e}') from e
+    # A reader without the end of its file has no records.
+    if not self._reader.ok():
+      raise ValueError(
+        f'{path} must be a complete ArrayRecord file, got'
+        f' {os.path.getsize(path)} bytes without its end; write it again'
+      )
 
   def __len__(self) -> int:
     return self._reader.num_records()

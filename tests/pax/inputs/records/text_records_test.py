@@ -108,6 +108,15 @@ def test_a_flipped_bit(tmp_path, suffix, place):
     source.read(1)
 
 
+def test_a_truncated_array_record(tmp_path):
+  write(path := tmp_path / 'x.array_record')
+  content = path.read_bytes()
+  for size in (0, len(content) // 2, len(content) - 1):
+    path.write_bytes(content[:size])
+    with pytest.raises(ValueError, match=rf'x.array_record .* got {size} byt'):
+      text_records.open_text(str(path))
+
+
 @pytest.mark.parametrize(
   'suffix', ['parquet', 'arrow', 'tfrecord', 'array_record']
 )
