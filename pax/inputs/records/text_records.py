@@ -148,7 +148,7 @@ class Table(TextSource):
       column = self._read_group(group)
       first = int(self._ends[group]) - len(column)
       value = column[index - first].as_py()
-    except (OSError, ValueError) as e:
+    except (IndexError, OSError, ValueError) as e:
       raise _Error(f'{self.where(index)} is damaged: {e}') from e
     if not isinstance(value, str | bytes):
       raise _Error(
@@ -244,7 +244,7 @@ def _open_parquet(path: str, field: str) -> Table:
     file = parquet.ParquetFile(
       path, memory_map=True, page_checksum_verification=True
     )
-  except ValueError as e:
+  except (OSError, ValueError) as e:
     raise ValueError(f'{path} must be a Parquet file: {e}') from e
   _check_column(path, field, file.schema_arrow.names)
   sizes = [
@@ -261,19 +261,22 @@ def _open_parquet(path: str, field: str) -> Table:
 def _open_arrow(path: str, field: str) -> Table:
   """Opens a file of `datasets.Dataset.save_to_disk`, or an Arrow file."""
   arrow = _import('pyarrow', path)
-  content = arrow.memory_map(path)
   try:
-    batches = list(arrow.ipc.open_stream(content))
-  except ValueError:
-    try:
-      file = arrow.ipc.open_file(content)
-      batches = [file.get_batch(i) for i in range(file.num_record_batches)]
-    except ValueError as e:
-      raise ValueError(f'{path} must be an Arrow file: {e}') from e
+    batches = _arrow_batches(arrow.ipc, arrow.memory_map(path))
+  except (OSError, ValueError) as e:
+    raise ValueError(f'{path} must be a complete Arrow file: {e}') from e
   if batches:
     _check_column(path, field, batches[0].schema.names)
   sizes = [batch.num_rows for batch in batches]
   return Table(path, field, sizes, lambda i: batches[i].column(field))
+
+
+def _arrow_batches(ipc: Any, content: Any) -> list[Any]:
+  try:
+    return list(ipc.open_stream(content))
+  except ValueError:
+    file = ipc.open_file(content)
+    return [file.get_batch(i) for i in range(file.num_record_batches)]
 
 
 def _check_column(path: str, field: str, names: Sequence[str]) -> None:

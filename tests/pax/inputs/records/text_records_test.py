@@ -108,6 +108,27 @@ def test_a_flipped_bit(tmp_path, suffix, place):
     source.read(1)
 
 
+def test_a_truncated_stream_of_arrow(tmp_path):
+  pytest.importorskip('pyarrow')
+  write(path := tmp_path / 'x.arrow')
+  content = path.read_bytes()
+  for size in (0, content.index(b'zwei'), content.index(b'zwei') // 2):
+    path.write_bytes(content[:size])
+    with pytest.raises(ValueError, match='x.arrow must be a complete Arrow'):
+      text_records.open_text(str(path))
+
+
+def test_a_parquet_file_with_a_damaged_end(tmp_path):
+  pytest.importorskip('pyarrow')
+  write(path := tmp_path / 'x.parquet')
+  content = path.read_bytes()
+  end = len(content) - 8
+  size = int.from_bytes(content[end : end + 4], 'little')
+  path.write_bytes(content[: end - size] + b'\xff' * size + content[end:])
+  with pytest.raises(ValueError, match='x.parquet must be a Parquet file'):
+    text_records.open_text(str(path))
+
+
 def test_a_truncated_array_record(tmp_path):
   write(path := tmp_path / 'x.array_record')
   content = path.read_bytes()
