@@ -80,6 +80,16 @@ def _as_nested_map(element: Element) -> NestedMap:
   return NestedMap.FromNestedDict(element)
 
 
+def take_and_end(dataset: Dataset, count: int) -> Dataset:
+  """Returns the first elements of a longer dataset.
+
+  Unlike `take` it reads one more, so that a cache that ends before knows its
+  end; tf.data discards a cache that was not read to the end.
+  """
+  numbered = dataset.enumerate().take_while(lambda i, _: i < count)
+  return numbered.map(lambda _, x: x)
+
+
 def without_autotuning(dataset: Dataset) -> Dataset:
   """Returns the dataset without the thread that adjusts its parallelism.
 

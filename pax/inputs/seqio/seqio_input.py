@@ -430,8 +430,10 @@ class SeqIOInput(base_input.BaseInput):
       # The shard of this host is empty.
       first = self._rows(self._examples(None), (0, 1)).take(1)
     padding = datasets.padding_rows(first, self.annotate_padding_fields)
-    num_missing = num_batches * batch_size - num_rows
-    return rows.concatenate(padding.repeat(num_missing))
+    # eval_num_examples may be more than the split has.
+    return datasets.take_and_end(
+      rows.concatenate(padding.repeat()), num_batches * batch_size
+    )
 
   def init_targets(self) -> None:
     """Makes the datasets and iterators of the targets of metrics."""

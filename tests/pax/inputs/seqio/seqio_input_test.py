@@ -14,7 +14,12 @@ import numpy as np
 import pytest
 
 from pax.inputs import prefetch
-from pax.inputs.seqio import dataset_iterator, lm_features, seqio_input
+from pax.inputs.seqio import (
+  dataset_iterator,
+  datasets,
+  lm_features,
+  seqio_input,
+)
 from praxis import base_input, pax_fiddle, py_utils
 from praxis.base_input import data_fingerprints
 
@@ -252,6 +257,20 @@ class TestData:
       1,
       2,
     ]
+    # More than there are: the rest is padding.
+    batches = drain(make(reset_for_eval=True, eval_num_examples=7))
+    assert texts(batches) == list(range(5))
+    assert [len(batch.labels) for batch in batches] == [2, 2, 2, 2]
+
+  def test_the_rows_of_a_random_epoch_remain(self):
+    rows = tf.data.Dataset.range(4).map(
+      lambda i: tf.random.uniform([], maxval=1 << 30, dtype=tf.int32)
+    )
+    # The number of rows is unknown, as after most preprocessors.
+    rows = rows.filter(lambda x: x >= 0).cache()
+    epoch = datasets.take_and_end(rows.concatenate(rows.take(1).repeat()), 4)
+    first, second = (list(epoch.as_numpy_iterator()) for _ in range(2))
+    assert first == second and len(first) == 4
 
   def test_files_and_text_of_ids(self, tasks):
     lengths = {'inputs': 24, 'targets': 24}
