@@ -129,6 +129,7 @@ class TFRecordBertInput(base_input.BaseInput):
         f'{self.name!r} repeats indefinitely and cannot be reset; set '
         'is_training=False'
       )
+    super().reset()
     self._batches = 0
 
   def _check_augmenter(self) -> None:

@@ -114,7 +114,8 @@ class TextInput(base_input.BaseInput):
     return batch
 
   def reset(self) -> None:
-    self._set_state_internal({'examples': 0})
+    super().reset()
+    self._examples = 0
 
   @property
   def computed_num_samples(self) -> int:

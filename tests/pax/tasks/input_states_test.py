@@ -38,7 +38,8 @@ Fields = dict[str, Any]
 
 
 def _text(folder: pathlib.Path) -> Fields:
-  (folder / 'text.txt').write_text('One line of text.\n' * 40)
+  lines = [f'Line {i} of text.\n' for i in range(40)]
+  (folder / 'text.txt').write_text(''.join(lines))
   return {'files': str(folder / 'text.txt'), 'held_out_percent': 0.0}
 
 
@@ -113,6 +114,26 @@ def test_a_state_is_a_few_integers(cls, tmp_path):
     structures.add(_structure(source))
     source.get_next()
   assert len(structures) == 1
+
+
+@pytest.mark.parametrize('cls', CASES, ids=lambda cls: cls.__name__)
+def test_a_reset_forgets_the_peeked_batch(cls, tmp_path):
+  fields = {'batch_size': 3, **CASES[cls](tmp_path), 'is_training': False}
+  source = cls.config(**fields).Instantiate()
+  first = _first_batches(source)
+  source.reset()
+  source.peek_padded()
+  source.reset()
+  second = _first_batches(source)
+  jax.tree.map(np.testing.assert_array_equal, first, second)
+
+
+def _first_batches(source: base_input.BaseInput) -> list[Any]:
+  """Returns two batches, or one if the data end."""
+  batches = []
+  while len(batches) < 2 and source.peek_padded() is not None:
+    batches.append(source.get_next_padded())
+  return batches
 
 
 def _structure(source: base_input.BaseInput) -> Any:
