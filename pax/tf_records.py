@@ -14,9 +14,12 @@ from typing import Any, BinaryIO
 
 import google_crc32c
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 _MASK_DELTA = 0xA282EAD8
+# The largest integer of an int64_list.
+_MAX_INT = 2**63 - 1
 # Wire types of protocol buffers.
 _VARINT, _FIXED_64, _LENGTH_DELIMITED, _FIXED_32 = 0, 1, 2, 5
 
@@ -81,9 +84,12 @@ def example(features: Mapping[str, Any]) -> bytes:
 
   Floats become a float_list, integers and booleans an int64_list, bytes and
   strings a bytes_list. Arrays are flattened: the format has no shapes.
+
+  Raises:
+    ValueError: A feature has other values, such as complex numbers.
   """
   entries = b''.join(
-    _field(1, _field(1, name.encode()) + _field(2, _feature(value)))
+    _field(1, _field(1, name.encode()) + _field(2, _feature(name, value)))
     for name, value in sorted(features.items())
   )
   return _field(1, entries)
@@ -131,18 +137,25 @@ def flat(tree: Any) -> dict[str, Any]:
   }
 
 
-def _feature(value: Any) -> bytes:
+def _feature(name: str, value: Any) -> bytes:
   array = np.asarray(value)
   if array.dtype.kind in 'SU' and not isinstance(value, np.ndarray):
     # Arrays of texts lose NULs at the end of a text; those of objects do not.
     array = np.asarray(value, object)
   if array.dtype.kind in 'SUO':
     texts = [x.encode() if isinstance(x, str) else x for x in array.ravel()]
-    return _field(1, b''.join(_field(1, bytes(text)) for text in texts))
-  if array.dtype.kind in 'iub':
-    numbers = b''.join(_varint(int(x) % 2**64) for x in array.ravel())
-    return _field(3, _field(1, numbers))
-  return _field(2, _field(1, array.astype('<f4').tobytes()))
+    if all(isinstance(text, bytes | bytearray) for text in texts):
+      return _field(1, b''.join(_field(1, bytes(text)) for text in texts))
+  elif array.dtype.kind == 'b' or jnp.issubdtype(array.dtype, np.integer):
+    if array.max(initial=0) <= _MAX_INT:
+      numbers = b''.join(_varint(int(x) % 2**64) for x in array.ravel())
+      return _field(3, _field(1, numbers))
+  elif jnp.issubdtype(array.dtype, np.floating):
+    return _field(2, _field(1, array.astype('<f4').tobytes()))
+  raise ValueError(
+    f'feature {name!r} of a tf.train.Example must have floats, integers of 64'
+    f' bits or texts, got {array.dtype} {array!r:.60}; convert it'
+  )
 
 
 def _values(feature: memoryview) -> list[bytes] | np.ndarray:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -60,6 +61,35 @@ def test_texts_keep_the_nuls_at_their_end(texts):
   listed = texts if isinstance(texts, list) else [texts]
   wanted = [t.encode() if isinstance(t, str) else t for t in listed]
   assert tf_records.parse_example(record)['t'] == wanted
+
+
+@pytest.mark.parametrize(
+  'value',
+  [
+    np.array([1j]),
+    np.array([1, 2], object),
+    None,
+    [b'a', None],
+    np.uint64([1, 2**63]),
+    np.array(['2026-01-01'], 'M8[D]'),
+  ],
+)
+def test_values_that_an_example_cannot_have(value):
+  with pytest.raises(ValueError, match="feature 'x' .* must have floats"):
+    tf_records.example({'x': value})
+
+
+def test_small_types():
+  record = tf_records.example(
+    {
+      'x': jnp.bfloat16([1.5]),
+      'y': [True, False],
+      'z': np.array([-3], jnp.int4),
+    }
+  )
+  found = tf_records.parse_example(record)
+  assert found['x'] == [1.5] and found['y'].tolist() == [1, 0]
+  assert found['z'].dtype == np.int64 and found['z'] == [-3]
 
 
 def test_names_of_nested_outputs():
