@@ -38,13 +38,14 @@ class DatasetInputSpecsProvider(BaseInputSpecsProvider):
     if self.input_p is None:
       raise ValueError('input_p of DatasetInputSpecsProvider is not set')
     inp = self.input_p.Instantiate()
+    padding = inp.batch_padding_size
     element_spec = getattr(inp.dataset, 'element_spec', None)
     if element_spec is not None:
       tensors = jax.tree.leaves(element_spec)
       if all(t.shape.is_fully_defined() for t in tensors):
         return jax.tree.map(
           lambda t: jax.ShapeDtypeStruct(
-            tuple(t.shape), t.dtype.as_numpy_dtype
+            (t.shape[0] + padding, *t.shape[1:]), t.dtype.as_numpy_dtype
           ),
           element_spec,
         )

@@ -272,7 +272,8 @@ class _Shape(tuple[int | None, ...]):
 
 
 @pytest.mark.parametrize('batch_dim', [7, None])
-def test_specs_come_from_the_dataset(batch_dim):
+@pytest.mark.parametrize('padding', [0, 3])
+def test_specs_come_from_the_dataset(batch_dim, padding):
   tensor = types.SimpleNamespace(
     shape=_Shape((batch_dim, 2)),
     dtype=types.SimpleNamespace(as_numpy_dtype=np.int8),
@@ -283,7 +284,7 @@ def test_specs_come_from_the_dataset(batch_dim):
       super().__post_init__()
       self.dataset = types.SimpleNamespace(element_spec={'x': tensor})
 
-  params = WithDataset.config(batch_size=5)
+  params = WithDataset.config(batch_size=5, batch_padding_size=padding)
   assert 'dataset' not in params.__arguments__
   spec = (
     base_input.DatasetInputSpecsProvider.config(input_p=params)
@@ -291,9 +292,9 @@ def test_specs_come_from_the_dataset(batch_dim):
     .get_input_specs()['x']
   )
   if batch_dim:
-    assert (spec.shape, spec.dtype) == ((7, 2), np.int8)
+    assert (spec.shape, spec.dtype) == ((7 + padding, 2), np.int8)
   else:
-    assert (spec.shape, spec.dtype) == ((5, 2), np.int64)
+    assert (spec.shape, spec.dtype) == ((5 + padding, 2), np.int64)
 
 
 class _Filed(base_input.BaseInput):
