@@ -28,6 +28,11 @@ class PromptLmInput(packed_text.TextLmInput):
     super().__post_init__()
     if not self.prompts:
       raise ValueError(f'prompts of {self.name!r} must be at least one text')
+    if isinstance(self.prompts, str):
+      raise ValueError(
+        f'prompts of {self.name!r} must be a sequence of texts, got the text'
+        f' {self.prompts!r:.40}; write ({self.prompts!r:.40},)'
+      )
 
   def get_next(self) -> NestedMap:
     """Returns the next PromptBatch.

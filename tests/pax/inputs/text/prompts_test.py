@@ -51,6 +51,11 @@ def test_none():
     _input(prompts=())
 
 
+def test_one_text_is_no_sequence_of_prompts():
+  with pytest.raises(ValueError, match=r"sequence of texts.*write \('ab',\)"):
+    _input(prompts='ab')
+
+
 @pytest.mark.parametrize(
   'name, text',
   [
