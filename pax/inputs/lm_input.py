@@ -7,7 +7,7 @@ import functools
 from collections.abc import Mapping, Sequence
 
 from pax.inputs.records import data_files, file_fingerprints, text_records
-from pax.inputs.rows import packed_rows, packing, row_input
+from pax.inputs.rows import mixtures, packed_rows, packing, row_input
 from pax.inputs.tokens import token_arrays, tokenization, tokenizers
 from praxis import (
   base_input,
@@ -62,6 +62,12 @@ class LanguageModelInput(row_input.RowInput):
       )
     if not self._weights_by_pattern:
       raise ValueError(f'data of {self.name!r} names no file')
+    if self.source_weights is not None:
+      # A mixture of one item and an evaluation have no other use for them.
+      try:
+        mixtures.check_weights(self.source_weights, len(self.source_weights))
+      except ValueError as e:
+        raise ValueError(f'data of {self.name!r}: {e}') from e
 
   @functools.cached_property
   def sources(self) -> Sequence[row_input.RowSource]:

@@ -84,19 +84,29 @@ class Mixture:
     return components, ranks - starts[components]
 
 
-def _shares(sizes: Sequence[int], weights: Sequence[float]) -> np.ndarray:
-  """Returns the records of each component in a block (largest remainder)."""
+def check_weights(weights: Sequence[float], num_components: int) -> None:
+  """Checks the weights of components.
+
+  Raises:
+    ValueError: They are not positive numbers, one for each component.
+  """
   others = [w for w in weights if not isinstance(w, int | float | np.number)]
   if others:
     raise ValueError(f'weights must be numbers, got {others[0]!r}')
   values = np.asarray(weights, float)
-  if len(values) != len(sizes) or not (values > 0).all():
+  if len(values) != num_components or not (values > 0).all():
     raise ValueError(
-      f'weights must be positive, one for each of the {len(sizes)} components,'
-      f' got {list(weights)}'
+      f'weights must be positive, one for each of the {num_components}'
+      f' components, got {list(weights)}'
     )
   if not np.isfinite(values).all():
     raise ValueError(f'weights must be finite, got {list(weights)}')
+
+
+def _shares(sizes: Sequence[int], weights: Sequence[float]) -> np.ndarray:
+  """Returns the records of each component in a block (largest remainder)."""
+  check_weights(weights, len(sizes))
+  values = np.asarray(weights, float)
   if not all(sizes):
     raise ValueError(
       f'every component of a mixture must have records, got sizes {list(sizes)}'

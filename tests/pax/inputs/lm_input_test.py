@@ -333,6 +333,12 @@ def test_ids_of_64_bits_do_not_wrap_around(tmp_path, token, vocab_size):
   [
     ({'data': '/missing/*.bin'}, 'no file of tokens or text matches'),
     ({'data': ''}, 'names no file'),
+    ({'data': {'{}/0.bin': -1}}, r'data of .*positive.*got \[-1\]'),
+    (
+      {'data': {'{}/0.bin': 0, '{}/1.bin': 1}, 'is_training': False},
+      r'data of .*positive.*got \[0, 1\]',
+    ),
+    ({'data': {'{}/0.bin': '1'}}, "data of .*must be numbers, got '1'"),
     ({'data': '{}/0.bin', 'layout': 'worst_fit'}, "layout.*got 'worst_fit'"),
     ({'data': '{}/flat.bin', 'layout': 'best_fit'}, 'where documents start'),
     ({'data': '{}/flat.bin', 'seq_len': 9999}, 'no rows; add data, or shorten'),
