@@ -37,14 +37,17 @@ def read(file: BinaryIO) -> Iterator[bytes]:
   Raises:
     ValueError: A record is truncated, or a checksum differs.
   """
+  at = 0
   while header := file.read(12):
-    length, length_checksum = header[:8], header[8:]
-    size = struct.unpack('<Q', length)[0] if len(header) == 12 else 0
+    # A wrong length may be larger than the memory.
+    has_length = header[8:] == _checksum(header[:8])
+    size = struct.unpack('<Q', header[:8])[0] if has_length else 0
     record, end = file.read(size), file.read(4)
-    if length_checksum != _checksum(length) or end != _checksum(record):
+    if not has_length or end != _checksum(record):
       raise ValueError(
-        f'a record at byte {file.tell()} is damaged; write the file again'
+        f'a record at byte {at} is damaged; write the file again'
       )
+    at += 16 + size
     yield record
 
 

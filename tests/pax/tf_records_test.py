@@ -40,6 +40,20 @@ def test_damage_is_seen():
     list(tf_records.read(io.BytesIO(file.getvalue()[:-1])))
 
 
+@pytest.mark.parametrize('byte', [4, 7])
+def test_a_damaged_length_is_not_read(tmp_path, byte):
+  with (tmp_path / 'x').open('wb') as file:
+    tf_records.write(file, [b'abc', b'de'])
+  content = bytearray((tmp_path / 'x').read_bytes())
+  content[16 + 3 + byte] ^= 0xFF
+  (tmp_path / 'x').write_bytes(content)
+  with (tmp_path / 'x').open('rb') as file:
+    records = tf_records.read(file)
+    assert next(records) == b'abc'
+    with pytest.raises(ValueError, match='record at byte 19 is damaged'):
+      next(records)
+
+
 def test_an_example_field_by_field():
   found = tf_records.example({'b': np.int64([1, -1]), 'a': np.float32(1.0)})
   # Example.features, then map entries of name and Feature, sorted by name.
