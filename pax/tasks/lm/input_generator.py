@@ -88,6 +88,11 @@ class TextInput(base_input.BaseInput):
         f'input_file of {self.name!r} must be the path of a text file, got '
         f'{self.input_file!r}'
       )
+    if self.num_samples < 0:
+      raise ValueError(
+        f'num_samples of {self.name!r} must be at least 0, which is all lines,'
+        f' got {self.num_samples}'
+      )
     self._path = self.input_file
 
   @property

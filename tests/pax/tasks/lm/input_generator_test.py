@@ -72,6 +72,11 @@ def test_some_lines(lines):
   assert source.peek_padded() is None
 
 
+def test_the_number_of_lines_is_not_negative(lines):
+  with pytest.raises(ValueError, match='num_samples .* at least 0.* got -1'):
+    text(lines, num_samples=-1)
+
+
 def test_lines_that_spell_bytes(tmp_path):
   path = tmp_path / 'lines'
   path.write_text(f'{b"a"!r}\n{"ä, b".encode()!r}\n{chr(10).encode()!r}\n')
