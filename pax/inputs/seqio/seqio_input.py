@@ -506,6 +506,13 @@ class SeqIOInput(base_input.BaseInput):
         f'eval_loop_num_batches of {self.name!r} must be set with repeat=True, '
         'got None: the evaluation would not end'
       )
+    for name in ('eval_num_examples', 'num_batches_to_skip'):
+      # tf.data takes negative numbers as all elements.
+      if (getattr(self, name) or 0) < 0:
+        raise ValueError(
+          f'{name} of {self.name!r} must be at least 0, or None, got'
+          f' {getattr(self, name)}'
+        )
     if self.is_training and self.split_name != 'train':
       logging.warning('%s trains on split %s', self.name, self.split_name)
     if not self.is_training and self.shuffle:

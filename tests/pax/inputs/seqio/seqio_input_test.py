@@ -262,6 +262,11 @@ class TestData:
     assert texts(batches) == list(range(5))
     assert [len(batch.labels) for batch in batches] == [2, 2, 2, 2]
 
+  @pytest.mark.parametrize('name', ['eval_num_examples', 'num_batches_to_skip'])
+  def test_numbers_are_not_negative(self, name):
+    with pytest.raises(ValueError, match=f'{name} .* at least 0.* got -1'):
+      make(is_training=True, **{name: -1})
+
   def test_the_rows_of_a_random_epoch_remain(self):
     rows = tf.data.Dataset.range(4).map(
       lambda i: tf.random.uniform([], maxval=1 << 30, dtype=tf.int32)
