@@ -153,7 +153,7 @@ class PackedRows(TokenRows):
     starts = starts + self._plan.offsets[of_row]
     for start, size in zip(starts, self._plan.lengths[of_row], strict=True):
       # The last token is only a label.
-      yield self._corpus.tokens[start : start + size + bool(size)]
+      yield self._corpus.tokens[start : start + size + 1]
 
 
 class ContiguousRows(TokenRows):

@@ -82,16 +82,19 @@ def plan(
 
 
 def one_per_row(lengths: _Integers, seq_len: int) -> PackingPlan:
-  """Returns the plan of one document per row, truncated to `seq_len`."""
-  rows = np.arange(len(lengths))
+  """Returns the plan of one document per row, truncated to `seq_len`.
+
+  The row of a document without labels has no piece.
+  """
   sizes = np.clip(np.asarray(lengths, np.int64), 0, seq_len)
+  documents = np.flatnonzero(sizes)
   return PackingPlan(
     seq_len,
-    documents=rows,
-    offsets=np.zeros_like(rows),
-    lengths=sizes.astype(np.int32),
-    columns=np.zeros(len(rows), np.int32),
-    row_starts=np.arange(len(rows) + 1),
+    documents=documents,
+    offsets=np.zeros_like(documents),
+    lengths=sizes[documents].astype(np.int32),
+    columns=np.zeros(len(documents), np.int32),
+    row_starts=np.concatenate([[0], np.cumsum(sizes > 0)]),
   )
 
 

@@ -109,6 +109,20 @@ def test_one_per_row_cuts():
   assert plan.num_rows == 2 and list(plan.lengths) == [3, 4]
 
 
+@pytest.mark.parametrize('dtype', [np.uint16, np.uint64])
+def test_the_row_of_an_empty_document_is_padding(dtype):
+  # The second and the last document have no tokens, the first only one.
+  corpus = token_corpus.Corpus(
+    tokens=np.array([BOS, BOS, 5, EOS], dtype),
+    starts=np.array([0, 1, 1, 4, 4]),
+  )
+  plan = packing.one_per_row(corpus.lengths, seq_len=2)
+  batch = packing.empty_batch(plan.num_rows, 2)
+  packing.write_rows(batch, range(4), corpus, plan)
+  np.testing.assert_array_equal(batch.ids, [[0, 0], [0, 0], [BOS, 5], [0, 0]])
+  np.testing.assert_array_equal(batch.weights.sum(axis=1), [0, 0, 2, 0])
+
+
 def test_seq_len_must_be_positive():
   with pytest.raises(ValueError, match='seq_len'):
     packing.plan([3], seq_len=0)
