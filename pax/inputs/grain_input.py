@@ -53,6 +53,11 @@ class GrainInput(base_input.BaseInput):
     self._grain = self._import_grain()
     self._dataset = self._make_dataset(self.make_dataset)
     self._has_global_order = isinstance(self._dataset, self._grain.MapDataset)
+    if self._has_global_order and self.reset_for_eval and self._is_endless:
+      raise ValueError(
+        f'the data set of {self.name!r} must end with reset_for_eval=True, got'
+        ' one that repeats; leave repeat() out of make_dataset'
+      )
     self.reset()
 
   def get_next(self) -> NestedMap:
@@ -93,6 +98,11 @@ class GrainInput(base_input.BaseInput):
   @property
   def _repeats(self) -> bool:
     return self.is_training if self.repeat is None else self.repeat
+
+  @property
+  def _is_endless(self) -> bool:
+    """Whether a MapDataset repeats by itself."""
+    return len(self._dataset) > _MAX_EXAMPLES
 
   def _import_grain(self) -> types.ModuleType:
     try:
@@ -148,7 +158,7 @@ class GrainInput(base_input.BaseInput):
     Workers divide batches, so that their number does not change the order.
     """
     dataset = self._dataset
-    if self._repeats:
+    if self._repeats and not self._is_endless:
       dataset = dataset.repeat()
     try:
       batches = dataset[self._examples : _MAX_EXAMPLES].batch(self.batch_size)

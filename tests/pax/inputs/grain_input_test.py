@@ -153,6 +153,27 @@ def test_the_state_continues_with_any_number_of_workers(path, num_workers):
   assert take(resumed, 12) == expected
 
 
+class Repeated(Shuffled):
+  def __call__(self, host_index, num_hosts, seed):
+    return super().__call__(host_index, num_hosts, seed).repeat()
+
+
+def test_a_data_set_may_repeat_by_itself(path):
+  endless = make(path, make_dataset=Repeated(path))
+  expected = take(make(path), 12)
+  assert take(endless, 12) == expected
+  resumed = make(path, make_dataset=Repeated(path))
+  resumed.set_state({'examples': 4 * 11})
+  assert take(resumed, 1) == expected[11:]
+  with pytest.raises(ValueError, match=r'must end .*leave repeat\(\) out'):
+    make(
+      path,
+      make_dataset=Repeated(path),
+      is_training=False,
+      reset_for_eval=True,
+    )
+
+
 def test_a_state_of_other_data_is_refused(path):
   source = make(path)
   state = source.get_state()
