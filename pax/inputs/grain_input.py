@@ -53,11 +53,8 @@ class GrainInput(base_input.BaseInput):
     self._grain = self._import_grain()
     self._dataset = self._make_dataset(self.make_dataset)
     self._has_global_order = isinstance(self._dataset, self._grain.MapDataset)
-    if self._has_global_order and self.reset_for_eval and self._is_endless:
-      raise ValueError(
-        f'the data set of {self.name!r} must end with reset_for_eval=True, got'
-        ' one that repeats; leave repeat() out of make_dataset'
-      )
+    if self._has_global_order:
+      self._check_end(self._repeats or self._is_endless)
     self.reset()
 
   def get_next(self) -> NestedMap:

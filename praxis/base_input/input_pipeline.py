@@ -377,6 +377,22 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
     except NotImplementedError:
       return None
 
+  def _check_end(self, repeats: bool) -> None:
+    """Checks that an epoch of evaluation ends.
+
+    Args:
+      repeats: Whether the data repeat.
+
+    Raises:
+      ValueError: An evaluation with `reset_for_eval` would have no end.
+    """
+    if repeats and self.reset_for_eval and not self.is_training:
+      raise ValueError(
+        f'the data of {self.name!r} must end with reset_for_eval=True, which'
+        ' reads one epoch, but they repeat; leave out repeat, or set'
+        ' reset_for_eval=False and eval_loop_num_batches'
+      )
+
   def _check_fields(self) -> None:
     if not _VALID_NAME.fullmatch(self.name):
       raise ValueError(

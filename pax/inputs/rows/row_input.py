@@ -89,6 +89,7 @@ class RowInput(indexed.IndexedInput, abc.ABC):
 
   def __post_init__(self):
     super().__post_init__()
+    self._check_end(self.repeats)
     # Corrupt records that this process has replaced.
     self.num_corrupt_records = 0
 

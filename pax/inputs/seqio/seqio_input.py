@@ -501,6 +501,7 @@ class SeqIOInput(base_input.BaseInput):
       raise ValueError(
         'deterministic_input must be False, got True; such data are not public'
       )
+    self._check_end(self.should_repeat)
     if self.eval_loop_num_batches is None and self.should_repeat:
       raise ValueError(
         f'eval_loop_num_batches of {self.name!r} must be set with repeat=True, '

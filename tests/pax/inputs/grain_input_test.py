@@ -165,13 +165,13 @@ def test_a_data_set_may_repeat_by_itself(path):
   resumed = make(path, make_dataset=Repeated(path))
   resumed.set_state({'examples': 4 * 11})
   assert take(resumed, 1) == expected[11:]
-  with pytest.raises(ValueError, match=r'must end .*leave repeat\(\) out'):
-    make(
-      path,
-      make_dataset=Repeated(path),
-      is_training=False,
-      reset_for_eval=True,
-    )
+
+
+def test_an_epoch_of_evaluation_ends(path):
+  settings = {'is_training': False, 'reset_for_eval': True}
+  for repeats in ({'repeat': True}, {'make_dataset': Repeated(path)}):
+    with pytest.raises(ValueError, match='must end .* leave out repeat'):
+      make(path, **settings, **repeats)
 
 
 def test_a_state_of_other_data_is_refused(path):

@@ -267,6 +267,13 @@ def test_repeated_evaluation_rolls_over(folder):
   np.testing.assert_array_equal(ids[rows:], ids[: len(ids) - rows])
 
 
+def test_an_epoch_of_evaluation_ends(folder):
+  settings = {'is_training': False, 'repeat': True, 'reset_for_eval': True}
+  with pytest.raises(ValueError, match='must end with reset_for_eval=True'):
+    make(str(folder / '0.bin'), **settings)
+  assert make(str(folder / '0.bin'), reset_for_eval=True).repeats
+
+
 def test_a_contiguous_row_by_hand(tmp_path):
   np.save(tmp_path / 'x.npy', np.array([5, 6, 1, 7, 8, 9, 1, 4, 3]))
   source = make(str(tmp_path / 'x.npy'), seq_len=8, eos_id=1, is_training=False)

@@ -244,6 +244,10 @@ class TestData:
     assert [len(b.labels) for b in rest] == [2, 2, 1]
     assert len(drain(make(eval_auto_pad=False))) == 2
 
+  def test_an_epoch_of_evaluation_ends(self):
+    with pytest.raises(ValueError, match='must end with reset_for_eval=True'):
+      make(repeat=True, reset_for_eval=True)
+
   def test_batches_are_left_out(self):
     settings = {'is_training': True, 'input_random_seed': 0}
     source = make(**settings)
