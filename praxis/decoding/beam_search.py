@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
 
+from praxis import py_utils
 from praxis.decoding import (
   decode_loop,
   hypotheses,
@@ -343,7 +344,7 @@ def beam_search(
     ),
     hparams=hparams,
     prefix_ids=prefix_ids,
-    prefix_lengths=sequence_alignment.sequence_lengths(prefix_paddings),
+    prefix_lengths=py_utils.sequence_lengths(prefix_paddings),
     compute_logprobs=compute_logprobs_fn,
   )
   return run_search(

@@ -13,10 +13,10 @@ from typing import Any
 import jax
 from jaxtyping import Array, Float, Int
 
+from praxis import py_utils
 from praxis.decoding import (
   model_fns,
   sampling,
-  sequence_alignment,
   stop_sequences,
   streaming,
   termination_constraints,
@@ -90,7 +90,7 @@ def sample_decode(
       all.
     prefix_lengths: None: from the paddings, or 0 without fprop_for_prefix.
   """
-  original_lengths = sequence_alignment.sequence_lengths(prefix_paddings)
+  original_lengths = py_utils.sequence_lengths(prefix_paddings)
   if prefix_lengths is None:
     prefix_lengths = original_lengths * int(fprop_for_prefix)
   options = SamplingOptions(

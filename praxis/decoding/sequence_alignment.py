@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import jax.typing
-from jaxtyping import Array, Float, Int, Num, Shaped
+from jaxtyping import Array, Int, Num, Shaped
 
 
 def shift_rows(
@@ -157,8 +157,3 @@ def concat_suffix_and_left_align(
   )
   aligned = aligned.reshape(-1, num_samples, num_suffix, aligned.shape[1])
   return jnp.moveaxis(aligned, 2, 1)
-
-
-def sequence_lengths(paddings: Float[Array, 'B T']) -> Int[Array, ' B']:
-  """Returns the number of tokens of each row that are not padding."""
-  return jnp.sum(1 - paddings.astype(jnp.int32), axis=1)

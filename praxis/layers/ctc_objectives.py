@@ -15,6 +15,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, Num, Shaped
 
+from praxis import py_utils
 from praxis.alias_names import module_getattr
 
 __getattr__ = module_getattr(__name__)
@@ -55,6 +56,8 @@ def ctc_loss_with_alignments(
 ) -> tuple[Float[Array, ' B'], CtcAlignments]:
   """Returns the loss of each sequence and the alignment of its labels.
 
+  All is computed in float32.
+
   Args:
     logits: unnormalized logits of each frame.
     logitpaddings: 1 at padding frames.
@@ -63,7 +66,13 @@ def ctc_loss_with_alignments(
     blank_id: the class of the blank.
     logepsilon: substitute for log(0).
   """
-  num_padding = jnp.sum(labelpaddings, axis=1).astype(jnp.int32)
+  # optax counts padding in the dtype of the paddings.
+  logits, logitpaddings, labelpaddings = (
+    jnp.asarray(x, jnp.float32) for x in (logits, logitpaddings, labelpaddings)
+  )
+  num_frames = py_utils.sequence_lengths(logitpaddings)
+  num_labels = py_utils.sequence_lengths(labelpaddings)
+  num_padding = labelpaddings.shape[1] - num_labels
 
   def forward(
     logits: AnyArray, paddings: AnyArray, labels: AnyArray
@@ -91,10 +100,6 @@ def ctc_loss_with_alignments(
   )
   state_logprobs = _state_logprobs(alpha_phi, alpha_emit, logepsilon)
   state_logprobs += _state_logprobs(beta_phi, beta_emit, logepsilon)
-  num_frames, num_labels = (
-    x.shape[1] - jnp.sum(x, axis=1).astype(jnp.int32)
-    for x in (jnp.asarray(logitpaddings), jnp.asarray(labelpaddings))
-  )
   return loss, CtcAlignments(
     alignment=_best_path(state_logprobs, num_frames, num_labels, logepsilon),
     logalpha_phi=alpha_phi,

@@ -291,7 +291,7 @@ class VectorQuantizer(_Quantizer):
       mask_padding(x) for x in (vectors.reshape(z.shape), codes, one_hot)
     )
     stop = jax.lax.stop_gradient
-    num_frames = jnp.sum(is_frame) + 1e-7
+    num_frames = jnp.sum(is_frame.astype(jnp.float32)) + 1e-7
     mean_square = lambda a, b: (
       jnp.sum(jnp.mean(jnp.square(a - b), -1)) / num_frames
     )

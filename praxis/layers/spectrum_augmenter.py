@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Num
 
-from praxis import base_layer
+from praxis import base_layer, py_utils
 from praxis.alias_names import module_getattr
 
 __getattr__ = module_getattr(__name__)
@@ -57,7 +57,7 @@ class SpectrumAugmenter(base_layer.BaseLayer):
       return inputs, paddings
     batch, length, num_bins = inputs.shape
     if self._is_masking_time:
-      num_frames = jnp.sum(1 - paddings, axis=1).astype(jnp.int32)
+      num_frames = py_utils.sequence_lengths(paddings)
       is_dynamic = self.use_dynamic_time_mask_max_frames
       mask = self._random_mask(
         num_frames,

@@ -48,6 +48,7 @@ from praxis.py_utils.sequences import (
   apply_padding,
   concat_sequences_with_padding,
   flip_sequence,
+  sequence_lengths,
   sequence_mask,
   sequence_paddings,
 )

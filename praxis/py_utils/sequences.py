@@ -27,6 +27,14 @@ def sequence_paddings(
   return (jnp.arange(maxlen) >= jnp.asarray(lengths)[..., None]).astype(dtype)
 
 
+def sequence_lengths(paddings: Shaped[Array, 'B T']) -> Int[Array, ' B']:
+  """Returns the number of positions of each row that are not padding.
+
+  The sum is that of integers: in bfloat16 it is rounded from 257 on.
+  """
+  return jnp.sum(1 - paddings.astype(jnp.int32), axis=1)
+
+
 def apply_padding(
   inputs: Shaped[Array, '...'],
   padding: Shaped[Array, '...'],
@@ -89,8 +97,7 @@ def concat_sequences_with_padding(
       f'{input0.shape} and {input1.shape}'
     )
   length0, length1 = (
-    jnp.sum(1 - paddings, axis=1, keepdims=True).astype(jnp.int32)
-    for paddings in (paddings0, paddings1)
+    sequence_lengths(paddings)[:, None] for paddings in (paddings0, paddings1)
   )
   time0, time1 = paddings0.shape[1], paddings1.shape[1]
   position = jnp.arange(time0 + time1)
@@ -127,7 +134,7 @@ def append_eos(
     The sequences and their paddings.
   """
   time = x.shape[1]
-  lengths = jnp.sum(1 - paddings, axis=1).astype(jnp.int32)
+  lengths = sequence_lengths(paddings)
   last = jnp.take_along_axis(x, jnp.maximum(lengths - 1, 0)[:, None], axis=1)
   is_ended = (lengths > 0) & (last[:, 0] == eos_id)
   ends = lengths + ~is_ended

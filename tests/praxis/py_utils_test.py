@@ -179,6 +179,18 @@ def test_every_sequence_ends():
   assert out.shape == (4, 3) and pads.sum(1).tolist() == [0, 1, 0, 2]
 
 
+def test_lengths_above_256_are_exact_in_bfloat16():
+  tokens = jnp.full([1, 600], 5)
+  paddings = py_utils.sequence_paddings([301], 600, jnp.bfloat16)
+  ended, _ = py_utils.append_eos(tokens, paddings, 1, False)
+  assert ended[0].tolist() == [5] * 301 + [1] * 299
+  joined, joined_paddings = py_utils.concat_sequences_with_padding(
+    tokens, paddings, tokens + 1, paddings
+  )
+  assert joined[0, :602].tolist() == [5] * 301 + [6] * 301
+  assert joined_paddings[0].tolist() == [0] * 602 + [1] * 598
+
+
 def test_uneven_shardings_are_filled_up_and_cut():
   spec, shape = P('x', ('x', 'y')), (3, 8)
   arguments = (spec, shape, (2, 3), ('x', 'y'))

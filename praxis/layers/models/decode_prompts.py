@@ -8,6 +8,7 @@ import jax.typing
 from absl import logging
 from jaxtyping import Array, Float, Int
 
+from praxis import py_utils
 from praxis.decoding import sequence_alignment
 from praxis.decoding.hparams import DecoderHParams
 from praxis.layers.transformer_models import LanguageModelType
@@ -40,9 +41,7 @@ def prepare_decode_data(
   data = NestedMap(
     seqlen=_result_length(hparams, prompt_len),
     prefix_lengths=lengths,
-    original_lengths=sequence_alignment.sequence_lengths(
-      batch_paddings(batch, dtype)
-    ),
+    original_lengths=py_utils.sequence_lengths(batch_paddings(batch, dtype)),
     extra_input_kwargs={},
   )
   if hparams.use_extra_input_kwargs:
@@ -79,7 +78,7 @@ def _lengths_and_causal_mask(
   elif indicator is not None:
     lengths = jnp.sum(indicator.astype(jnp.int32), axis=1)
   else:
-    lengths = sequence_alignment.sequence_lengths(batch_paddings(batch, dtype))
+    lengths = py_utils.sequence_lengths(batch_paddings(batch, dtype))
   lengths = lengths.astype(jnp.int32)
   if not is_prefix_model:
     return lengths, None

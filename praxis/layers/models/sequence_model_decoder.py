@@ -8,13 +8,12 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from praxis import base_layer
+from praxis import base_layer, py_utils
 from praxis.decoding import (
   beam_search,
   model_fns,
   sampling,
   sampling_options,
-  sequence_alignment,
 )
 from praxis.decoding.hparams import (
   BeamSearchHParams,
@@ -92,9 +91,7 @@ class SequenceModelDecoder:
       sampling.Prefix(
         ids=data.target_ids,
         lengths=data.prefix_lengths,
-        original_lengths=sequence_alignment.sequence_lengths(
-          data.target_paddings
-        ),
+        original_lengths=py_utils.sequence_lengths(data.target_paddings),
         num_columns=data.target_ids.shape[1],
       ),
       (hparams.num_samples, hparams.seqlen),

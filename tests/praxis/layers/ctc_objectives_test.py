@@ -167,6 +167,26 @@ def test_forced_alignment_of_what_does_not_fit(batch):
   assert (starts[:3] >= 0).all()
 
 
+def test_more_than_256_paddings_are_counted_in_bfloat16():
+  logits, labels = normal(1, 5, _CLASSES), jnp.asarray([[1, 2]])
+
+  def align(extra):
+    widths = [(0, 0), (0, extra)]
+    return ctc_objectives.ctc_loss_with_alignments(
+      jnp.pad(logits, [*widths, (0, 0)]),
+      _padded([5], 5 + extra).astype(jnp.bfloat16),
+      jnp.pad(labels, widths),
+      _padded([2], 2 + extra).astype(jnp.bfloat16),
+    )
+
+  (loss, got), (want_loss, want) = align(301), align(0)
+  np.testing.assert_allclose(loss, want_loss, rtol=1e-6)
+  np.testing.assert_array_equal(got.alignment[:, :5], want.alignment)
+  np.testing.assert_allclose(
+    got.logbeta_emit[:5, :, :2], want.logbeta_emit, rtol=1e-5
+  )
+
+
 def test_validity_counts_repeated_labels(batch):
   got = ctc_objectives.is_valid_ctc_seq(
     batch['logitpaddings'], batch['labels'], batch['labelpaddings']
