@@ -105,7 +105,9 @@ class GlobalPooling(base_layer.BaseLayer):
     padded = jnp.broadcast_to(compatible_paddings > 0, inputs.shape)
     if self.pooling_type == 'MAX':
       return jnp.max(jnp.where(padded, _lowest(inputs.dtype), inputs), **dims)
-    total = jnp.sum(jnp.where(padded, 0, inputs), **dims)
+    total = jnp.sum(
+      jnp.where(padded, 0, inputs), **dims, dtype=_sum_dtype(inputs.dtype)
+    )
     count = jnp.sum(~padded, **dims, dtype=jnp.float32)
     return (total / (count + epsilon)).astype(inputs.dtype)
 
@@ -168,13 +170,14 @@ class _WindowReduction:
     if paddings is not None:
       valid *= 1.0 - _append_dims(paddings, valid.ndim)
       inputs = _zero_padded(inputs, paddings)
-    total = self._reduce_window(inputs, 0, jax.lax.add)
+    total = self._reduce_window(
+      inputs.astype(_sum_dtype(inputs.dtype)), 0, jax.lax.add
+    )
     count = self._reduce_window(valid, 0, jax.lax.add)
     scale = jnp.where(count > 0, 1.0 / jnp.maximum(count, 1.0), 0.0)
-    scale = _append_dims(scale, inputs.ndim)
-    if jnp.issubdtype(total.dtype, jnp.floating):
-      scale = scale.astype(total.dtype)
-    return total * scale
+    mean = total * _append_dims(scale, inputs.ndim)
+    is_float = jnp.issubdtype(inputs.dtype, jnp.floating)
+    return mean.astype(inputs.dtype) if is_float else mean
 
   def _reduce_window(
     self,
@@ -201,6 +204,11 @@ def _zero_padded(x: Array, paddings: Array) -> Array:
 def _append_dims(x: Array, rank: int) -> Array:
   """Returns x with trailing dimensions of size 1 up to `rank`."""
   return x.reshape(x.shape + (1,) * (rank - x.ndim))
+
+
+def _sum_dtype(dtype: jax.typing.DTypeLike) -> jnp.dtype:
+  """Returns the dtype of sums, which need more digits or range than terms."""
+  return jnp.promote_types(dtype, jnp.float32)
 
 
 def _lowest(dtype: jax.typing.DTypeLike) -> np.ndarray:

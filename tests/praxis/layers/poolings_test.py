@@ -201,3 +201,23 @@ def test_average_of_integers_is_float32():
   # SAME padding: the windows at the end have two elements or one.
   want = [[2, 3, 3.5], [5, 6, 6.5], [6.5, 7.5, 8]]
   np.testing.assert_array_equal(got[0, ..., 0], want)
+
+
+@pytest.mark.parametrize(
+  'dtype, value',
+  [(jnp.uint8, 200), (jnp.float16, 40000), (jnp.bfloat16, 1.1015625)],
+)
+def test_sums_of_averages_are_float32(dtype, value):
+  x = jnp.full([1, 32, 32, 1], value, dtype)
+  cfg = poolings.Pooling.config(
+    window_shape=(32, 32), window_stride=(32, 32), pooling_type='AVG'
+  )
+  got, _ = run(*build(cfg, x), x)
+  assert got.ravel() == value
+  got, _ = run(*build(poolings.Pooling1D.config(stride=32), x), x)
+  assert (got == value).all()
+  overall = poolings.GlobalPooling.config(pooling_dims=(1, 2))
+  layer, variables = build(overall, x)
+  paddings = jnp.zeros_like(x)
+  got = run(layer, variables, x, compatible_paddings=paddings)
+  assert got.ravel() == value
