@@ -116,8 +116,13 @@ def tempered_softmax(
   activations: Float[Array, '*B C'], t: Scalar
 ) -> Float[Array, '*B C']:
   """Returns exp_t(activations - normalizer) in float32, which sums to 1."""
-  x, t = activations.astype(jnp.float32), jnp.asarray(t, jnp.float32)
-  return _exp_t(x - _normalizer(x, t), t)
+  return jnp.exp(_log_softmax(activations, jnp.asarray(t, jnp.float32)))
+
+
+def _log_softmax(activations: Array, t: Array) -> Array:
+  """Returns the logarithm of `tempered_softmax`, where that may round to 0."""
+  x = activations.astype(jnp.float32)
+  return _log_of_exp_t(x - _normalizer(x, t), t)
 
 
 @jax.custom_vjp
@@ -130,20 +135,23 @@ def _divergence(
 def _forward(
   activations: Array, labels: Array, t1: Array, t2: Array
 ) -> tuple[Array, tuple[Array, ...]]:
-  probs = tempered_softmax(activations, t2)
-  entropy = labels * (_log_t(labels, t1) - _log_t(probs, t1))
+  log_probs = _log_softmax(activations, t2)
+  probs = jnp.exp(log_probs)
+  entropy = labels * (_log_t(labels, t1) - _tempered(log_probs, t1))
   power = lambda x: x ** (2.0 - t1) / (2.0 - t1)
   terms = jnp.where(labels > 0, entropy, 0.0) - power(labels) + power(probs)
-  return jnp.sum(terms, -1), (activations, labels, probs, t1, t2)
+  return jnp.sum(terms, -1), (activations, labels, log_probs, t1, t2)
 
 
 def _backward(
   residuals: tuple[Array, ...], cotangent: Array
 ) -> tuple[Array, Array, Array, Array]:
-  activations, labels, probs, t1, t2 = residuals
+  activations, labels, log_probs, t1, t2 = residuals
+  probs, exponent = jnp.exp(log_probs), t2 - t1
   # d loss / d p = (p - y) p^-t1 and d p / d activation is p^t2 up to the
   # normalizer. At p = 0 the limit is finite if t2 >= t1.
-  factor = jnp.where((probs > 0) | (t2 >= t1), probs ** (t2 - t1), 0.0)
+  power = jnp.where(exponent == 0, 1.0, jnp.exp(exponent * log_probs))
+  factor = jnp.where((probs > 0) | (exponent >= 0), power, 0.0)
   slope = factor * (probs - labels)
   escort = probs**t2
   escort /= jnp.sum(escort, -1, keepdims=True)
@@ -192,14 +200,24 @@ def _normalizer(x: Array, t: Array) -> Array:
 
 def _log_t(x: Array, t: Array) -> Array:
   """Returns (x^(1 - t) - 1) / (1 - t), and log(x) for t = 1."""
-  log, exponent = jnp.log(x), 1.0 - t
+  return _tempered(jnp.log(x), t)
+
+
+def _tempered(log: Array, t: Array) -> Array:
+  """Returns `_log_t` of the number with this logarithm."""
+  exponent = 1.0 - t
   safe = jnp.where(exponent == 0, 1.0, exponent)
   return jnp.where(exponent == 0, log, jnp.expm1(safe * log) / safe)
 
 
 def _exp_t(x: Array, t: Array) -> Array:
   """Returns the inverse of `_log_t`, 0 below its range."""
+  return jnp.exp(_log_of_exp_t(x, t))
+
+
+def _log_of_exp_t(x: Array, t: Array) -> Array:
+  """Returns the logarithm of `_exp_t`."""
   exponent = 1.0 - t
   safe = jnp.where(exponent == 0, 1.0, exponent)
-  powers = jnp.exp(jnp.log1p(jnp.maximum(safe * x, -1.0)) / safe)
-  return jnp.where(exponent == 0, jnp.exp(x), powers)
+  logs = jnp.log1p(jnp.maximum(safe * x, -1.0)) / safe
+  return jnp.where(exponent == 0, x, logs)

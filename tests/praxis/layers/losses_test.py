@@ -91,6 +91,23 @@ def test_temperatures_of_1_are_the_cross_entropy(compiled):
   np.testing.assert_allclose(grad, want, atol=1e-5)
 
 
+@pytest.mark.parametrize('t1', [1.0, 0.99])
+def test_sure_errors_have_a_finite_loss(compiled, t1):
+  # Probabilities of exp(-200) and less are 0 in float32.
+  x = jnp.zeros([3, 5]).at[:, 0].set(jnp.asarray([200.0, 500.0, 2000.0]))
+  labels = np.eye(5)[[1, 2, 3]]
+  loss, grad = compiled(x, jnp.asarray(labels, jnp.float32), t1, 1.0)
+  log_probs = -np.asarray(x)[:, 0].astype(np.float64)
+  tempered = np.expm1((1 - t1) * log_probs) / (1 - t1) if t1 < 1 else log_probs
+  # The sums of probabilities and of labels cancel.
+  np.testing.assert_allclose(loss, -tempered, rtol=1e-5)
+  pull = np.exp((1 - t1) * log_probs) * [1.0, 2.0, 3.0]
+  want = np.stack([pull, -pull], axis=-1)
+  rows = np.arange(3)
+  np.testing.assert_allclose(grad[:, 0], want[:, 0], rtol=1e-4, atol=1e-7)
+  np.testing.assert_allclose(grad[rows, rows + 1], want[:, 1], rtol=1e-4)
+
+
 def test_probabilities_of_many_classes_sum_to_1():
   x = jnp.zeros([1, 20_000]).at[0, 3].set(8.0)
   softmax = jit(losses.tempered_softmax)
