@@ -89,8 +89,9 @@ class VectorQuantization(base_layer.BaseLayer):
     )
     if not self.prenormalize:
       return heads
-    norms = jnp.linalg.norm(heads, axis=-1, keepdims=True)
-    return heads / jnp.where(norms > 0, norms, 1.0)
+    # The gradient of a norm at 0 is NaN.
+    squares = jnp.sum(jnp.square(heads), axis=-1, keepdims=True)
+    return heads * jax.lax.rsqrt(jnp.where(squares > 0, squares, 1.0))
 
   def _update(
     self,

@@ -221,6 +221,19 @@ def test_vector_quantization_equals_numpy(prenormalize):
   np.testing.assert_allclose(summary, counts[1].max() / 8, rtol=1e-4)
 
 
+def test_heads_of_zeros_have_a_gradient():
+  config = ngrammer.VectorQuantization.config(
+    num_clusters=3, prenormalize=True, **_HEADS
+  )
+  embs = _embs().at[0, 0].set(0.0)
+  layer, variables = running.build(config, embs)
+
+  def total(embs):
+    return jnp.sum(layer.apply(variables, embs, mutable=True)[0][0])
+
+  assert jnp.isfinite(running.jit(jax.grad(total))(embs)).all()
+
+
 def _vq(**kwargs):
   return ngrammer.VQNgrammer.config(
     ngram_vocab_size=_TABLE,
