@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import flax.linen as nn
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from praxis.alias_names import module_getattr
@@ -50,6 +53,25 @@ class Conv2D(convolutions.Conv2D, quantized_layer_mixin.QuantizedLayerMixin):
     outputs = self.shard(outputs, mapping)
     return outputs + self.theta.b if self.bias else outputs
 
+  def quantize_weight(self) -> dict[str, Any]:
+    """Returns the normalized kernel quantized, without its normalization."""
+    return quantized_layer_mixin.without(
+      super().quantize_weight(), ('weight_norm',)
+    )
+
+  def quantized_partition_specs(self) -> dict[str, Any]:
+    """Returns the partition specs of the variables of `quantize_weight`."""
+    return quantized_layer_mixin.without(
+      super().quantized_partition_specs(), ('weight_norm',)
+    )
+
   def _kernel(self) -> Float[Array, '*space I O']:
     kernel = super()._kernel()
     return self.fake_weight(_EQUATION, kernel) if self.quantization else kernel
+
+  @nn.nowrap
+  def _trained_weight(self, name: str) -> Array:
+    kernel = super()._trained_weight(name)
+    # A stored kernel is normalized.
+    is_float = jnp.issubdtype(kernel.dtype, jnp.floating)
+    return self.weight_norm(kernel) if is_float else kernel

@@ -9,6 +9,7 @@ and takes the place of the child `einsum`.
 from __future__ import annotations
 
 import copy
+from collections.abc import Collection
 from typing import Any
 
 import flax.linen as nn
@@ -269,11 +270,11 @@ class SparseQuantizedLayerMixin(
 
   def quantize_weight(self) -> dict[str, Any]:
     """Returns the quantized variables without those of sparsity."""
-    return self._without_masks(super().quantize_weight())
+    return without(super().quantize_weight(), self.sparsity_variables)
 
   def quantized_partition_specs(self) -> dict[str, Any]:
     """Returns the partition specs of the variables of `quantize_weight`."""
-    return self._without_masks(super().quantized_partition_specs())
+    return without(super().quantized_partition_specs(), self.sparsity_variables)
 
   @property
   def _replaces_einsum(self) -> bool:
@@ -284,16 +285,16 @@ class SparseQuantizedLayerMixin(
     weight = super()._trained_weight(name)
     return self.masked(weight, name)
 
-  @nn.nowrap
-  def _without_masks(self, tree: dict[str, Any]) -> dict[str, Any]:
-    names = self.sparsity_variables
-    filtered = {
-      collection: {k: v for k, v in values.items() if k not in names}
-      for collection, values in tree.items()
-    }
-    return {
-      collection: values for collection, values in filtered.items() if values
-    }
+
+def without(tree: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+  """Returns variables by collection, without some and without empty ones."""
+  filtered = {
+    collection: {k: v for k, v in values.items() if k not in names}
+    for collection, values in tree.items()
+  }
+  return {
+    collection: values for collection, values in filtered.items() if values
+  }
 
 
 def _in_blocks(x: Array, dim: int, size: int) -> Array:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from praxis import base_layer
-from praxis.layers import quantization
+from praxis import base_layer, pax_fiddle
+from praxis.layers import normalizations, quantization
 from praxis.layers.quantization import (
   linears,
   quantization_hparams,
@@ -278,6 +278,27 @@ def test_activations_without_a_precision_are_not_quantized(name):
   *_, want = _materialized(name)
   *_, got = _materialized(name, act=ActQuantizationParams(precision=None))
   np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(
+  'norm', [normalizations.WeightNormL2, normalizations.SpectralNorm]
+)
+def test_a_normalized_kernel_is_stored_normalized(norm):
+  cls, fields, x, *_ = _LAYERS['Conv2D']
+  cfg = cls.config(**fields, weight_norm_tpl=pax_fiddle.Config(norm))
+  cfg.quantization = _params(QuantizationMode.MATERIALIZE)
+  layer, variables = running.build(cfg, x)
+  serving = cfg.clone().set(quantization=_params(QuantizationMode.INFERENCE))
+  serving = serving.Instantiate(name='serving')
+  with base_layer.JaxContext.new_context():
+    tree = layer.apply(variables, method=layer.quantize_weight)
+    specs = layer.apply(variables, method=layer.quantized_partition_specs)
+    exact, served = layer.apply(variables, x), serving.apply(tree, x)
+  names = {'w', 'w_quantized_scale', 'b'}
+  assert set(serving.abstract_init_with_metadata(x)['params']) == names
+  for stored in (tree, specs):
+    assert set(stored) == {'params'} and set(stored['params']) == names
+  assert 0 < np.abs(served - exact).max() < 0.01 * np.abs(exact).max()
 
 
 @pytest.mark.parametrize('name', ['Linear', 'Projection', 'Combined'])
