@@ -17,7 +17,7 @@ from praxis import base_layer, pax_fiddle
 from praxis.base_layer import WeightHParams, WeightInit
 from praxis.layers.quantization import operations, quantization_hparams
 from praxis.layers.quantization.operations import fake_quant, rounding
-from praxis.layers.quantization.quantizer import tensor_quantizer
+from praxis.layers.quantization.quantizer import tensor_quantizer, value_checks
 from praxis.layers.quantization.utils import dtypes, int4_packing
 
 QuantizationMode = quantization_hparams.QuantizationMode
@@ -91,7 +91,11 @@ class QuantizedWeights(base_layer.BaseLayer):
     """Returns a quantized weight, its scale and its zero point or None.
 
     Scale and zero point have the uncontracted dimensions of the weight.
+
+    Raises:
+      ValueError: the storage dtype does not hold the quantized values.
     """
+    value_checks.check_storage(self._quantization)
     params = self._quantization.weight_params
     w = w.astype(self.dtype)
     if self._quantization.quantization_type == QuantizationType.AQT:
@@ -205,13 +209,14 @@ class QuantizedWeights(base_layer.BaseLayer):
   def _check_quantization(self) -> None:
     params = self._quantization
     weight = params.weight_params
+    value_checks.check_levels(params)
     bits = dtypes.dtype_to_bits(weight.dtype)
     if bits < weight.precision:
       raise ValueError(
         f'dtype of weights must have at least precision={weight.precision} '
         f'bits, got {jnp.dtype(weight.dtype)}'
       )
-    if self._is_packed and bits != 8:
+    if self._is_packed and (bits != 8 or dtypes.is_fp8(weight.dtype)):
       raise ValueError(
         f'packed weights must have dtype int8, got {jnp.dtype(weight.dtype)}; '
         'set use_int4_packed_weights=False'
@@ -221,10 +226,12 @@ class QuantizedWeights(base_layer.BaseLayer):
       raise ValueError(
         f'mode CALIB needs quantization_type FR, got {params.quantization_type}'
       )
-    if self._is_inference and is_fr:
-      raise NotImplementedError(
-        'quantization_type FR has no mode INFERENCE; use PTQ, FQ or AQT'
-      )
+    if self._is_inference:
+      if is_fr:
+        raise NotImplementedError(
+          'quantization_type FR has no mode INFERENCE; use PTQ, FQ or AQT'
+        )
+      value_checks.check_storage(params)
     if tensor_quantizer.do_static_activation_quantization(params.act_params):
       raise NotImplementedError(
         'act_params.stats_config must be None, got '
