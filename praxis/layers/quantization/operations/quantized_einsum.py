@@ -17,6 +17,8 @@ from praxis.layers import einsum_equations
 from praxis.layers.quantization.utils import dtypes, int4_packing
 
 _Equation = einsum_equations.Equation
+# Of products of integers that int32 does not hold.
+_FLOAT = jnp.float32
 # Dequantization applies the scale, then the zero point.
 _DEQUANTIZE = (jnp.multiply, jnp.subtract)
 
@@ -142,6 +144,8 @@ def _quantized_product(
   packed: int4_packing.PackedWeight | None,
 ) -> Array:
   if x.dtype in dtypes.INT_TYPES and w.dtype in dtypes.INT_TYPES:
+    if _may_overflow(parsed, x, w):
+      return jnp.einsum(str(parsed), x.astype(_FLOAT), w.astype(_FLOAT))
     numbers, order = einsum_equations.einsum_eqn_to_dimension_numbers(
       str(parsed)
     )
@@ -150,6 +154,13 @@ def _quantized_product(
   x, w = _no_int4(x), _no_int4(w)
   fused = _weight_only_product(parsed, x, w, packed)
   return jnp.einsum(str(parsed), x, w) if fused is None else fused
+
+
+def _may_overflow(parsed: _Equation, x: Array, w: Array) -> bool:
+  """Whether a sum of products of any integers may exceed int32."""
+  num_terms = math.prod(w.shape[i] for i in parsed.contracted)
+  bits = dtypes.dtype_to_bits(x.dtype) + dtypes.dtype_to_bits(w.dtype)
+  return num_terms * 2 ** (bits - 2) >= 2**31
 
 
 def _weight_only_product(

@@ -159,6 +159,15 @@ def test_integers_times_integers(per_channel, symmetric):
   np.testing.assert_allclose(got, want, atol=2e-5)
 
 
+@pytest.mark.parametrize(('dtype', 'rows'), [(jnp.int16, 8), (jnp.int8, 2**17)])
+def test_sums_beyond_int32_do_not_wrap(dtype, rows):
+  x = jnp.full((2, rows), jnp.iinfo(dtype).min, dtype)
+  w = jnp.full((rows, 3), jnp.iinfo(dtype).min, dtype)
+  got = operations.einsum('bd,df->bf', x, w, jnp.ones(3))
+  want = rows * float(jnp.iinfo(dtype).min) ** 2
+  np.testing.assert_allclose(got, np.full((2, 3), want), rtol=1e-6)
+
+
 def test_the_gradient_passes_the_rounding():
   def loss(w):
     restored = operations.fakequant_einsum(_EQN, w, bits=4)
