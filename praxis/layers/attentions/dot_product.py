@@ -236,7 +236,7 @@ class DotProductAttention(
       inputs = AttentionInputs(query, key, value, atten_mask, bias)
       encoded, probs = self._attend_rows(inputs, time_step)
     if self.ngrammer_tpl is not None:
-      encoded = self._add_step_ngrams(encoded, probs, time_step)
+      encoded = self._add_step_ngrams(encoded, probs, time_step, pos)
     outputs = self._project_output(encoded, self._step_output_split())
     return outputs[:, 0] if is_single else outputs
 
@@ -556,6 +556,7 @@ class DotProductAttention(
     encoded: Float[Array, 'B L N H'],
     probs: Float[Array, 'B N ...'] | None,
     time_step: Index,
+    pos: Int[Array, 'B L'],
   ) -> Float[Array, 'B L N H']:
     self._step_writer(time_step).write(_NGRAM_STATE, encoded)
     scores = probs if self._uses_ngram_scores() else None
@@ -569,6 +570,7 @@ class DotProductAttention(
         step=first + i,
         merge_heads=False,
         attention_score=None if scores is None else scores[:, :, i],
+        is_first=pos[:, i] == 0,
       )
       for i in range(encoded.shape[1])
     ]

@@ -200,6 +200,7 @@ class VQNgrammer(base_layer.BaseLayer):
     step: int | Int[Array, ''],
     merge_heads: bool | None = True,
     attention_score: Float[Array, 'B N L'] | None = None,
+    is_first: Bool[Array, ' B'] | None = None,
   ) -> Float[Array, ' B *E']:
     """Returns the output at `step`; inputs after `step` are ignored.
 
@@ -209,6 +210,8 @@ class VQNgrammer(base_layer.BaseLayer):
       merge_heads: returns [B, N * H] instead of [B, N, H].
       attention_score: attention probabilities of `step`; required by
         `ngram_using_attention_scores`.
+      is_first: whether `step` is the first token, after columns of padding;
+        None: only step 0 is.
 
     Raises:
       ValueError: positions are paired by attention that is not causal.
@@ -233,8 +236,11 @@ class VQNgrammer(base_layer.BaseLayer):
     pair = jnp.concatenate([previous, current], axis=1)
     distances, _ = self.vq_layer(pair, summarize_and_update=False)
     ids = jnp.argmin(distances, axis=-1)
-    # Step 0 is unpaired, which is id 0.
-    ids = jnp.where((step == 0) & jnp.array([[[True], [False]]]), 0, ids)
+    # A first token is unpaired, which is id 0.
+    is_unpaired = jnp.broadcast_to(step == 0, ids.shape[:1])
+    if is_first is not None:
+      is_unpaired |= is_first
+    ids = ids.at[:, 0].set(jnp.where(is_unpaired[:, None], 0, ids[:, 0]))
     return self.ngram_layer(ids, pair, merge_heads=bool(merge_heads))[:, 1]
 
   def _pair_ids(
