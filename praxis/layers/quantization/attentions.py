@@ -91,10 +91,6 @@ class CombinedQKVProjectionLayer(
   _HAS_BLOCKS = False
   _HAS_ROW_SCALES = False
 
-  @property
-  def _fake_quant_block_size(self) -> int:
-    return 0
-
   @nn.nowrap
   def _equations(self) -> dict[str, str]:
     heads = 'M' if self.attention_combine_dims else 'NH'

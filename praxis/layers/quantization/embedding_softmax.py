@@ -58,10 +58,6 @@ class Embedding(
   def _storage_dtype(self) -> Any:
     return jnp.int8
 
-  @property
-  def _fake_quant_block_size(self) -> int:
-    return 0
-
   def setup(self) -> None:
     if self.quantization.act_params is not None:
       raise NotImplementedError(

@@ -136,8 +136,9 @@ class WeightQuantizationParams:
   # `kurt`.
   kurt_loss_weight: float | None = None
   kurt: float = 1.8
-  # Number of contracted elements with a common scale; 0: all. Stored weights of
-  # Linear and AttentionProjection have blocks, those of other layers do not.
+  # Number of contracted elements with a common scale; 0: all. Weights of Linear
+  # and AttentionProjection have blocks, those of other layers do not, neither
+  # stored nor in training.
   block_size: int = 0
   # 'default': scaled by the range. 'bin': sign(w) scaled by the mean of |w|.
   # 'bin_norm': the same after subtracting the mean of w.

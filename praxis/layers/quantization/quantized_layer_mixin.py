@@ -33,10 +33,6 @@ PARAMS = base_layer.PARAMS
 class QuantizedLayerMixin(quantizer.QuantizationLayer):
   """Quantizes the weights and the einsum of the layer it is mixed into."""
 
-  # Whether stored weights have blocks; without, block_size has no effect on
-  # them.
-  _HAS_BLOCKS = True
-
   def __post_init__(self) -> None:
     # The float declarations of the quantized weights, by name.
     object.__setattr__(self, '_float_hparams', {})
@@ -188,12 +184,6 @@ class QuantizedLayerMixin(quantizer.QuantizationLayer):
   def _shards_scales(self) -> bool:
     """Whether variables of scales are sharded; else they are replicated."""
     return False
-
-  @property
-  def _block_size(self) -> int:
-    return (
-      self._quantization.weight_params.block_size if self._HAS_BLOCKS else 0
-    )
 
   @nn.nowrap
   def _trained_weight(self, name: str) -> Array:

@@ -26,6 +26,8 @@ class QuantizationLayer(quantized_weights.QuantizedWeights):
 
   # Whether served activations may have a scale per row; else they have one.
   _HAS_ROW_SCALES: ClassVar[bool] = True
+  # Whether weights have blocks; without, block_size has no effect on them.
+  _HAS_BLOCKS: ClassVar[bool] = True
 
   def quantized_einsum(
     self,
@@ -101,7 +103,7 @@ class QuantizationLayer(quantized_weights.QuantizedWeights):
         bits=params.precision,
         use_symmetric=params.use_symmetric,
         calculation_dtype=params.calculation_dtype,
-        block_size=self._fake_quant_block_size,
+        block_size=self._block_size,
         quant_method=params.quant_method,
       )
     if kind == QuantizationType.FQ_VN:
@@ -121,8 +123,11 @@ class QuantizationLayer(quantized_weights.QuantizedWeights):
   # Private methods.
 
   @property
-  def _fake_quant_block_size(self) -> int:
-    return self._quantization.weight_params.block_size
+  def _block_size(self) -> int:
+    """Number of contracted elements with a common scale; 0: all."""
+    return (
+      self._quantization.weight_params.block_size if self._HAS_BLOCKS else 0
+    )
 
   def _inference_einsum(
     self,

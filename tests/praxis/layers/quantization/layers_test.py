@@ -238,6 +238,23 @@ def test_other_layers_are_stored_without_blocks(name):
   assert list(declared[f'{key}_quantized_scale'].shape) == scale
 
 
+@pytest.mark.parametrize(
+  'name', ['Combined', 'OneHeaded', 'Einsum', 'Conv2D', 'Linear']
+)
+def test_blocks_of_training_are_those_that_are_served(name):
+  *_, trained, served = _materialized(
+    name,
+    kind=QuantizationType.FQ,
+    precision=4,
+    use_int4_packed_weights=False,
+    block_size=4,
+  )
+  for got, want in zip(
+    jax.tree.leaves(served), jax.tree.leaves(trained), strict=True
+  ):
+    np.testing.assert_allclose(got, want, atol=1e-4)
+
+
 @pytest.mark.parametrize('symmetric', [True, False])
 def test_int4_rows_of_an_embedding_are_not_packed(symmetric):
   weight = {'precision': 4, 'use_symmetric': symmetric}
