@@ -142,7 +142,12 @@ class LanguageModelContinuousBatching(language_model.LanguageModel):
       decode_state: the state of the slots.
       prefix_slot: the row of the request among the prefilled ones.
       slot: the slot to fill.
+
+    Raises:
+      ValueError: prefix_slot or slot is a number outside its range.
     """
+    _check_row('prefix_slot', prefix_slot, prefix_decode_state)
+    _check_row('slot', slot, decode_state)
     prompt_len, _ = _prompt_and_decode_len(decoder_params)
     state = NestedMap(decode_state)
     for name in _PER_REQUEST:
@@ -173,7 +178,16 @@ class LanguageModelContinuousBatching(language_model.LanguageModel):
   def sample_delete(
     self, decode_state: NestedMap, slot: Int[Array, ''] | int
   ) -> NestedMap:
-    """Returns the slots' state with an empty slot."""
+    """Returns the slots' state with an empty slot.
+
+    Args:
+      decode_state: the state of the slots.
+      slot: the slot to empty.
+
+    Raises:
+      ValueError: slot is a number outside its range.
+    """
+    _check_row('slot', slot, decode_state)
     state = NestedMap(decode_state)
     state.done = state.done.at[slot].set(True)
     return state
@@ -261,6 +275,18 @@ class LanguageModelContinuousBatching(language_model.LanguageModel):
         decoder_params.decode_loop_mesh_axes_transpose
       ),
       **_sampler_options(decoder_params),
+    )
+
+
+def _check_row(name: str, row: Int[Array, ''] | int, state: NestedMap) -> None:
+  """Checks an index of a request; updates outside would hit another one."""
+  num_rows = state.done.shape[0]
+  if isinstance(row, jax.core.Tracer):
+    return
+  if not -num_rows <= int(row) < num_rows:
+    raise ValueError(
+      f'{name} must be from 0 to {num_rows - 1}, the rows of the state, got '
+      f'{int(row)}'
     )
 
 

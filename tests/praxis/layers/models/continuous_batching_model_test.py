@@ -4,6 +4,8 @@
 # bazel: size=medium
 from __future__ import annotations
 
+import functools
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -38,6 +40,23 @@ def test_slots_keep_the_fractions_of_requests():
   )
   np.testing.assert_array_equal(slots.temperature, [1, 0.5])
   np.testing.assert_array_equal(slots.per_example_top_p, [1, 0.75])
+
+
+def test_rows_outside_the_state_are_refused():
+  """They would clear the cache of another request."""
+  server = serving.Server('stacked', ())
+  state, _ = server.call(
+    'sample_prefill', {}, serving.prompts(slice(1)), serving.HPARAMS
+  )
+  insert = functools.partial(
+    server.layer.sample_insert, serving.HPARAMS, state, {}, server.state
+  )
+  with pytest.raises(ValueError, match='slot must be from 0 to 1.*got 2'):
+    insert(0, 2)
+  with pytest.raises(ValueError, match='prefix_slot must be from 0 to 0'):
+    insert(jnp.asarray(1), 0)
+  with pytest.raises(ValueError, match='slot must be from 0 to 1.*got -3'):
+    server.layer.sample_delete(server.state, -3)
 
 
 @pytest.mark.parametrize(
