@@ -100,6 +100,7 @@ class FRnn(base_layer.BaseLayer):
   ) -> tuple[NestedMap, Float[Array, 'B O']]:
     """Returns state and output after one step within a segment."""
     inputs = _cast_inputs(self, inputs)
+    self._check_shapes(inputs, 2)
     inputs.reset_mask = jnp.ones_like(inputs.padding)
     state1 = self.cell(state0, inputs)
     return state1, self.get_output(state1)
@@ -113,6 +114,7 @@ class FRnn(base_layer.BaseLayer):
   def _cell_inputs(self, inputs: NestedMap) -> NestedMap:
     """Returns inputs of the cell with reset_mask, in the order of the scan."""
     inputs = _cast_inputs(self, inputs)
+    self._check_shapes(inputs, 3)
     if self.reverse:
       inputs = jax.tree.map(lambda x: jnp.flip(x, axis=1), inputs)
     if 'segment_ids' in inputs:
@@ -122,6 +124,17 @@ class FRnn(base_layer.BaseLayer):
     else:
       inputs.reset_mask = jnp.ones_like(inputs.padding, self.fprop_dtype)
     return inputs
+
+  def _check_shapes(self, inputs: NestedMap, rank: int) -> None:
+    """Raises ValueError for padding that would be broadcast over units."""
+    wanted = (*inputs.padding.shape[: rank - 1], 1)
+    for name in ('padding', 'segment_ids'):
+      if name in inputs and inputs[name].shape != wanted:
+        raise ValueError(
+          f'{name} of {type(self).__name__} {self.name!r} must be '
+          f'{"[B, T, 1]" if rank == 3 else "[B, 1]"}, got the shape '
+          f'{inputs[name].shape}; {name}[..., None] adds the last dimension'
+        )
 
   def _scan(
     self,

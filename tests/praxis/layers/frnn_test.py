@@ -279,3 +279,19 @@ def test_missing_inputs_are_named():
   config = frnn.FRnn.config(cell_tpl=_cell())
   with pytest.raises(ValueError, match=r"need act and padding, got \['act'\]"):
     running.build(config, NestedMap(act=_inputs().act))
+
+
+@pytest.mark.parametrize('name', ['padding', 'segment_ids'])
+@pytest.mark.parametrize('cls', [frnn.FRnn, frnn.LstmFrnn])
+def test_padding_that_would_be_broadcast_over_units_is_refused(cls, name):
+  layer = cls.config(name='rnn', cell_tpl=_cell(num_output_nodes=_B))
+  layer = layer.Instantiate()
+  inputs = _packed()
+  variables = layer.init(jax.random.key(0), inputs)
+  inputs[name] = inputs[name][..., 0]
+  with pytest.raises(ValueError, match=rf'{name} .* must be \[B, T, 1\]'):
+    layer.apply(variables, inputs)
+  step = NestedMap(act=inputs.act[:, 0], padding=jnp.zeros([_B]))
+  states = layer.apply(variables, _B, method='init_states')
+  with pytest.raises(ValueError, match=r'padding .* must be \[B, 1\]'):
+    layer.apply(variables, step, states, method='extend_step')
