@@ -22,6 +22,9 @@ from praxis.nested_map import NestedMap
 
 __getattr__ = module_getattr(__name__)
 
+# Tokens of lookup-free quantization are uint32.
+_TOKEN_BITS = 32
+
 
 class ScalarQuantizer(base_layer.BaseLayer):
   """Finite scalar quantization: rounds each channel to a few levels.
@@ -46,6 +49,11 @@ class ScalarQuantizer(base_layer.BaseLayer):
       )
     if not self.dim_widths or min(self.dim_widths) < 1:
       raise ValueError(f'dim_widths must be positive, got {self.dim_widths}')
+    if (num_tokens := math.prod(self.dim_widths)) > 2**31:
+      raise ValueError(
+        f'dim_widths must have a product of at most 2^31, as a token is an '
+        f'int32, got {tuple(self.dim_widths)} with {num_tokens}'
+      )
 
   @property
   def _widths(self) -> np.ndarray:
@@ -145,6 +153,13 @@ class LookupFreeQuantizer(base_layer.BaseLayer):
     if not 1 <= self.num_token_groups <= self.embedding_dim:
       raise ValueError(
         f'num_token_groups must be in 1 to {self.embedding_dim}, got '
+        f'{self.num_token_groups}'
+      )
+    if self._bits > _TOKEN_BITS:
+      raise ValueError(
+        f'num_token_groups must be at least '
+        f'{math.ceil(self.embedding_dim / _TOKEN_BITS)} with embedding_dim '
+        f'{self.embedding_dim}, as a token has {_TOKEN_BITS} bits, got '
         f'{self.num_token_groups}'
       )
 

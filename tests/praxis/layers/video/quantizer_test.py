@@ -202,6 +202,16 @@ def test_tokens_decode_to_the_signs(groups):
       'must be in 1 to 8',
     ),
     (quantizer.LookupFreeQuantizer.config(), 'must have 8 channels'),
+    (
+      quantizer.LookupFreeQuantizer.config(
+        embedding_dim=66, num_token_groups=2, entropy_loss_groups=11
+      ),
+      'num_token_groups must be at least 3 with embedding_dim 66',
+    ),
+    (
+      quantizer.ScalarQuantizer.config(dim_widths=(2,) * 32),
+      'a product of at most 2.31',
+    ),
   ],
 )
 def test_bad_settings(cfg, message):
