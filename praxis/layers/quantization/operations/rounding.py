@@ -125,7 +125,12 @@ def reduce_precision(
     )
   eps = jnp.finfo(t.dtype).eps if scale_eps < 0 else scale_eps
   levels = high if use_symmetric else high - low
-  scale = nonzero_scale(bound / levels, eps if add_scale_eps else None)
+  scale = bound / levels
+  if minimum is not None:
+    # The zero point of equal values is not far above them: bfloat16 keeps it.
+    unit = jax.lax.stop_gradient(jnp.abs(minimum) / -low)
+    scale = jnp.where(scale == 0.0, unit.astype(scale.dtype), scale)
+  scale = nonzero_scale(scale, eps if add_scale_eps else None)
   values, zero_point = t / scale, None
   if minimum is not None:
     offset = low - minimum / scale

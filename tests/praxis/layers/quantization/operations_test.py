@@ -159,6 +159,16 @@ def test_integers_times_integers(per_channel, symmetric):
   np.testing.assert_allclose(got, want, atol=2e-5)
 
 
+@pytest.mark.parametrize('value', [0.7, -0.7, 0.0, 300.0])
+def test_equal_values_keep_their_zero_point_in_bfloat16(value):
+  quantized = operations.reduce_precision(
+    jnp.full((4, 3), value), [0], use_symmetric=False
+  )
+  q, scale, zero = (jnp.asarray(x, jnp.bfloat16) for x in quantized)
+  got = np.asarray(q * scale - zero, np.float32)
+  np.testing.assert_allclose(got, np.full((4, 3), value), rtol=0.02)
+
+
 @pytest.mark.parametrize(('dtype', 'rows'), [(jnp.int16, 8), (jnp.int8, 2**17)])
 def test_sums_beyond_int32_do_not_wrap(dtype, rows):
   x = jnp.full((2, rows), jnp.iinfo(dtype).min, dtype)
