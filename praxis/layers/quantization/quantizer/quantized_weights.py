@@ -231,7 +231,7 @@ class QuantizedWeights(base_layer.BaseLayer):
         raise NotImplementedError(
           'quantization_type FR has no mode INFERENCE; use PTQ, FQ or AQT'
         )
-      value_checks.check_storage(params)
+      value_checks.check_fp8(params)
     if tensor_quantizer.do_static_activation_quantization(params.act_params):
       raise NotImplementedError(
         'act_params.stats_config must be None, got '

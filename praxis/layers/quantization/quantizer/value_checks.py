@@ -47,25 +47,36 @@ def check_levels(params: QuantizationParams) -> None:
     )
 
 
+def check_fp8(params: QuantizationParams) -> None:
+  """Checks that a storage dtype in fp8 is the one that layers read.
+
+  Raises:
+    ValueError: it is not.
+  """
+  dtype = jnp.dtype(params.weight_params.dtype)
+  is_aqt = params.quantization_type == QuantizationType.AQT
+  if dtypes.is_fp8(dtype) and (is_aqt or dtype != jnp.float8_e4m3fn):
+    raise ValueError(
+      'dtype of weights in fp8 must be float8_e4m3fn with quantization_type '
+      f'PTQ or FQ, got {dtype} with {params.quantization_type}; set '
+      'weight_params.dtype=jnp.int8'
+    )
+
+
 def check_storage(params: QuantizationParams) -> None:
   """Checks that the storage dtype of a weight holds its quantized values.
+
+  Weights that are quantized elsewhere may be unsigned.
 
   Raises:
     ValueError: it does not.
   """
+  check_fp8(params)
   weight = params.weight_params
   dtype = jnp.dtype(weight.dtype)
-  is_aqt = params.quantization_type == QuantizationType.AQT
-  if dtypes.is_fp8(dtype):
-    if is_aqt or dtype != jnp.float8_e4m3fn:
-      raise ValueError(
-        'dtype of weights in fp8 must be float8_e4m3fn with quantization_type '
-        f'PTQ or FQ, got {dtype} with {params.quantization_type}; set '
-        'weight_params.dtype=jnp.int8'
-      )
-    return
   if not jnp.issubdtype(dtype, jnp.integer):
     return
+  is_aqt = params.quantization_type == QuantizationType.AQT
   is_unsigned = is_aqt and weight.unsigned_int_bounds
   low, high = rounding.get_min_max(weight.precision, is_unsigned)
   is_packed = weight.precision == 4 and weight.use_int4_packed_weights
