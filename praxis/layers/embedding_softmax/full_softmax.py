@@ -85,34 +85,28 @@ class FullSoftmax(projection.LogitsProjection):
   def __call__(
     self,
     inputs: Float[Array, '*B D'],
-    class_weights: Float[Array, '...'],
-    class_ids: Int[Array, '...'] | None = None,
+    class_weights: Float[Array, '*B 1'],
+    class_ids: Int[Array, '*B 1'] | None = None,
     class_probabilities: Float[Array, '*B V'] | None = None,
     input_ids: Int[Array, '...'] | None = None,
   ) -> NestedMap:
     """Returns the cross entropy of `inputs` with labels or distributions.
 
-    `class_weights` and `class_ids` are [*B, 1], one for each of the inputs.
     The result has logits, log_probs, per_example_argmax, per_example_xent,
     total_xent, total_weight and avg_xent; with `class_ids` also accuracy; with
     z_loss_weight also z_loss, which is an auxiliary loss too. Losses are in
     nats.
 
     Raises:
-      ValueError: neither labels nor distributions are given, or not one label
-        and one weight for each of the inputs.
+      ValueError: neither labels nor distributions are given.
     """
-    weights = xent.token_values('class_weights', class_weights, inputs)
-    weights = weights.astype(jnp.float32)
-    ids = None
-    if class_ids is not None:
-      ids = xent.token_values('class_ids', class_ids, inputs)
-    if ids is None or class_probabilities is not None:
+    weights = class_weights[..., 0].astype(jnp.float32)
+    if class_ids is None or class_probabilities is not None:
       output = self._from_logits(
-        inputs, weights, ids, class_probabilities, input_ids
+        inputs, weights, class_ids, class_probabilities, input_ids
       )
     else:
-      output = self._from_ids(inputs, weights, ids, input_ids)
+      output = self._from_ids(inputs, weights, class_ids[..., 0], input_ids)
     if 'z_loss' in output:
       self.add_summary('aux_z_loss', output.z_loss)
       self.add_aux_loss('aux_z_loss', output.z_loss)
@@ -132,17 +126,18 @@ class FullSoftmax(projection.LogitsProjection):
       size = self.chunk_size
       if size and self._fits_chunks(inputs, size):
         return self._from_chunks(inputs, weights, ids, input_ids, size)
-    return self._from_logits(inputs, weights, ids, None, input_ids)
+    return self._from_logits(inputs, weights, ids[..., None], None, input_ids)
 
   def _from_logits(
     self,
     inputs: Array,
     weights: Array,
-    ids: Array | None,
+    class_ids: Array | None,
     probs: Array | None,
     input_ids: Array | None,
   ) -> NestedMap:
     logits = self.get_logits(inputs, input_ids)
+    ids = None if class_ids is None else class_ids[..., 0]
     smoothing = self._smoothing()
     losses = xent.label_losses(logits, ids, probs, smoothing)
     if self.bi_tempered_loss_tpl is not None:

@@ -80,26 +80,20 @@ class GShardSharedEmbeddingSoftmax(base_layer.BaseLayer):
   def __call__(
     self,
     inputs: Float[Array, '*B D'],
-    class_weights: Float[Array, '...'],
-    class_ids: Int[Array, '...'] | None = None,
+    class_weights: Float[Array, '*B 1'],
+    class_ids: Int[Array, '*B 1'] | None = None,
     class_probabilities: Float[Array, '*B V'] | None = None,
     input_ids: Int[Array, '...'] | None = None,
   ) -> NestedMap:
     """Returns the cross entropy with the keys of `FullSoftmax`.
 
-    `class_weights` and `class_ids` are [*B, 1], one for each of the inputs.
     `avg_xent_weight`, the denominator of avg_xent, is its weight as a metric.
 
     Raises:
-      ValueError: neither labels nor distributions are given, or not one label
-        and one weight for each of the inputs.
+      ValueError: neither labels nor distributions are given.
     """
-    weights = xent.token_values('class_weights', class_weights, inputs)
-    weights = weights.astype(jnp.float32)
-    ids = None
-    if class_ids is not None:
-      ids = xent.token_values('class_ids', class_ids, inputs)
     logits = self.get_logits(inputs, input_ids)
+    ids = None if class_ids is None else class_ids[..., 0]
     smoothing = self._smoothing()
     probs = class_probabilities
     if probs is not None:
@@ -107,6 +101,7 @@ class GShardSharedEmbeddingSoftmax(base_layer.BaseLayer):
       probs = jax.lax.stop_gradient(probs)
       probs = probs * smoothing.on + (1.0 - probs) * smoothing.off
     losses = xent.label_losses(logits, ids, probs, smoothing)
+    weights = class_weights[..., 0].astype(jnp.float32)
     output = xent.summarize(losses, weights, ids)
     output.logits = logits
     output.log_probs = logits - losses.log_z[..., None]

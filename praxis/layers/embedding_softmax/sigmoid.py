@@ -37,26 +37,21 @@ class SigmoidCrossEntropy(projection.LogitsProjection):
   def __call__(
     self,
     inputs: Float[Array, '*B D'],
-    class_weights: Float[Array, '...'],
-    class_ids: Int[Array, '...'] | None = None,
+    class_weights: Float[Array, '*B W'],
+    class_ids: Int[Array, '*B 1'] | None = None,
     class_probabilities: Float[Array, '*B V'] | None = None,
   ) -> NestedMap:
     """Returns the cross entropy per example, summed over classes.
 
-    `class_weights` is [*B, 1], or with one weight per class [*B, V], and
-    `class_ids` is [*B, 1].
+    `class_weights` has one weight per example, or one per example and class.
     The keys are those of `FullSoftmax`.
 
     Raises:
-      ValueError: neither labels nor probabilities are given, labels with
-        num_classes = 1, or the shape of labels or weights is another one.
+      ValueError: neither labels nor probabilities are given, or labels with
+        num_classes = 1.
     """
-    self._check_weights(class_weights, inputs)
-    ids = None
-    if class_ids is not None:
-      ids = xent.token_values('class_ids', class_ids, inputs)
     if class_probabilities is None:
-      class_probabilities = self._one_hot(ids)
+      class_probabilities = self._one_hot(class_ids)
     logits = self.get_logits(inputs)
     log_probs = self.logits_to_logp(logits)
     target = class_probabilities.astype(jnp.float32)
@@ -77,28 +72,16 @@ class SigmoidCrossEntropy(projection.LogitsProjection):
       total_weight=total_weight,
       avg_xent=total_xent / (total_weight + xent.NO_WEIGHT),
     )
-    if ids is not None:
-      is_right = output.per_example_argmax == ids
+    if class_ids is not None:
+      is_right = output.per_example_argmax == class_ids[..., 0]
       example_weight = jnp.max(weights, axis=-1)
       output.accuracy = xent.weighted_mean(
         is_right.astype(jnp.float32), example_weight
       )
     return output
 
-  def _check_weights(
-    self, weights: Float[Array, '...'], inputs: Float[Array, '*B D']
-  ) -> None:
-    """Raises ValueError for weights whose products would be broadcast."""
-    wanted = [(*inputs.shape[:-1], size) for size in (1, self.num_classes)]
-    if weights.shape not in wanted:
-      raise ValueError(
-        f'class_weights must have the shape {wanted[0]}, a weight for each of '
-        f'the inputs {inputs.shape}, or {wanted[1]}, one for each class too, '
-        f'got {weights.shape}'
-      )
-
-  def _one_hot(self, ids: Array | None) -> Array:
-    if ids is None:
+  def _one_hot(self, class_ids: Array | None) -> Array:
+    if class_ids is None:
       raise ValueError(
         'class_ids or class_probabilities must be given, got neither'
       )
@@ -107,4 +90,4 @@ class SigmoidCrossEntropy(projection.LogitsProjection):
         'class_ids must be None with num_classes=1; pass class_probabilities '
         'of shape [..., 1]'
       )
-    return jax.nn.one_hot(ids, self.num_classes)
+    return jax.nn.one_hot(class_ids[..., 0], self.num_classes)

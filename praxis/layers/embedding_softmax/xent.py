@@ -7,7 +7,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Num
+from jaxtyping import Array, Float, Int
 
 from praxis.nested_map import NestedMap
 
@@ -47,29 +47,6 @@ class Smoothing:
     """Moves `prob` from the label to all classes."""
     off = prob / num_classes
     return cls(on=1.0 - prob + off, off=off)
-
-
-def token_values(
-  name: str, values: Num[Array, '...'], inputs: Float[Array, '*B D']
-) -> Num[Array, '*B']:
-  """Returns the values of the tokens `inputs` without their last dimension.
-
-  Args:
-    name: the name of the values, for the message.
-    values: one for each token.
-    inputs: activations or logits of the tokens.
-
-  Raises:
-    ValueError: `values` has another shape; broadcasting would repeat some.
-  """
-  wanted = (*inputs.shape[:-1], 1)
-  if values.shape != wanted:
-    raise ValueError(
-      f'{name} must have the shape {wanted}, one value for each of the inputs '
-      f'{inputs.shape}, got {values.shape}; {name}[..., None] adds the last '
-      'dimension'
-    )
-  return values[..., 0]
 
 
 def soft_cap(

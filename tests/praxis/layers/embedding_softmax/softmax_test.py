@@ -475,22 +475,3 @@ def test_gradients():
     return out.avg_xent + out.z_loss
 
   check_grads(loss, (variables, x), order=1, modes=['rev'], rtol=2e-2)
-
-
-@pytest.mark.parametrize(
-  'cls',
-  [*_TABLES, es.GShardSharedEmbeddingSoftmax, es.SigmoidCrossEntropy],
-)
-@pytest.mark.parametrize('name', ['class_ids', 'class_weights'])
-def test_labels_and_weights_that_would_be_broadcast_are_refused(cls, name):
-  # As many examples as classes, which broadcast against each other.
-  x = running.normal(_V, _D)
-  args = {
-    'class_ids': jnp.arange(_V)[:, None],
-    'class_weights': jnp.ones([_V, 1]),
-  }
-  layer = _config(cls).Instantiate()
-  variables = _init(layer, x, args['class_weights'], args['class_ids'])
-  for wrong in (args[name][:, 0], args[name][:1]):
-    with pytest.raises(ValueError, match=rf'{name} must have the shape \(9, 1'):
-      layer.apply(variables, x, **{**args, name: wrong})
