@@ -98,8 +98,12 @@ class FullSoftmax(projection.LogitsProjection):
     nats.
 
     Raises:
-      ValueError: neither labels nor distributions are given.
+      ValueError: neither labels nor distributions are given, or a shape is
+        not that of the signature.
     """
+    xent.check_labels(
+      inputs, self.num_classes, class_weights, class_ids, class_probabilities
+    )
     weights = class_weights[..., 0].astype(jnp.float32)
     if class_ids is None or class_probabilities is not None:
       output = self._from_logits(

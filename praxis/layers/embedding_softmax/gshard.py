@@ -90,8 +90,12 @@ class GShardSharedEmbeddingSoftmax(base_layer.BaseLayer):
     `avg_xent_weight`, the denominator of avg_xent, is its weight as a metric.
 
     Raises:
-      ValueError: neither labels nor distributions are given.
+      ValueError: neither labels nor distributions are given, or a shape is
+        not that of the signature.
     """
+    xent.check_labels(
+      inputs, self.num_classes, class_weights, class_ids, class_probabilities
+    )
     logits = self.get_logits(inputs, input_ids)
     ids = None if class_ids is None else class_ids[..., 0]
     smoothing = self._smoothing()

@@ -48,8 +48,16 @@ class SigmoidCrossEntropy(projection.LogitsProjection):
 
     Raises:
       ValueError: neither labels nor probabilities are given, or labels with
-        num_classes = 1.
+        num_classes = 1, or a shape is not that of the signature.
     """
+    xent.check_labels(
+      inputs,
+      self.num_classes,
+      class_weights,
+      class_ids,
+      class_probabilities,
+      weight_sizes=(1, self.num_classes),
+    )
     if class_probabilities is None:
       class_probabilities = self._one_hot(class_ids)
     logits = self.get_logits(inputs)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +48,42 @@ class Smoothing:
     """Moves `prob` from the label to all classes."""
     off = prob / num_classes
     return cls(on=1.0 - prob + off, off=off)
+
+
+def check_labels(
+  inputs: Float[Array, '*B D'],
+  num_classes: int,
+  class_weights: Array,
+  class_ids: Array | None,
+  class_probabilities: Array | None,
+  weight_sizes: Sequence[int] = (1,),
+) -> None:
+  """Raises ValueError for labels or weights of another shape than the inputs.
+
+  Broadcasting would compute another loss: weights [B] of inputs [B, D] would
+  be the weight of the first example.
+
+  Args:
+    inputs: of the softmax.
+    num_classes: number of classes.
+    class_weights: one of `weight_sizes` for each input.
+    class_ids: one for each input.
+    class_probabilities: `num_classes` for each input.
+    weight_sizes: valid sizes of the last dimension of `class_weights`.
+  """
+  lead = inputs.shape[:-1]
+  for name, value, sizes in (
+    ('class_weights', class_weights, weight_sizes),
+    ('class_ids', class_ids, (1,)),
+    ('class_probabilities', class_probabilities, (num_classes,)),
+  ):
+    shapes = [(*lead, size) for size in sizes]
+    if value is not None and value.shape not in shapes:
+      wanted = ' or '.join(map(str, shapes))
+      raise ValueError(
+        f'{name} must have shape {wanted} for inputs {inputs.shape}, got '
+        f'{value.shape}'
+      )
 
 
 def soft_cap(

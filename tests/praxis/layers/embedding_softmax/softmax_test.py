@@ -8,6 +8,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 from jax.test_util import check_grads
@@ -424,6 +425,31 @@ def test_sigmoid_errors():
   no_ffn = _config(es.SigmoidCrossEntropy, feed_forward_tpl=None)
   with pytest.raises(ValueError, match='must be num_classes 9, got 4'):
     no_ffn.Instantiate().init(jax.random.key(0), x, weights, ids)
+
+
+@pytest.mark.parametrize(
+  'cls',
+  [
+    es.FullSoftmax,
+    es.GShardSharedEmbeddingSoftmax,
+    es.SigmoidCrossEntropy,
+  ],
+)
+def test_labels_that_would_be_broadcast_are_refused(cls, monkeypatch):
+  # The annotations are checked in tests only.
+  monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
+  layer = _config(cls).Instantiate()
+  x, weights, ids = (array[:, 0] for array in _data())
+  variables = _init(layer, x, weights, ids)
+  bad = {
+    'class_weights': weights[:, 0],
+    'class_ids': ids[:, 0],
+    'class_probabilities': jnp.ones([_B, 1]),
+  }
+  for name, value in bad.items():
+    labels = {'class_weights': weights, 'class_ids': ids, name: value}
+    with pytest.raises(ValueError, match=f'{name} must have shape \\(2, '):
+      layer.apply(variables, x, **labels)
 
 
 def test_bi_tempered_loss_at_temperature_one_is_the_cross_entropy():
