@@ -41,6 +41,7 @@ class FullSoftmax(projection.LogitsProjection):
 
   def setup(self) -> None:
     fused.check(self)
+    xent.check_options(self)
     super().setup()
     if self.bi_tempered_loss_tpl is not None:
       self.create_child('bi_tempered_loss', self.bi_tempered_loss_tpl.clone())

@@ -42,6 +42,7 @@ class GShardSharedEmbeddingSoftmax(base_layer.BaseLayer):
     extend_step_out: pytypes.SplitDimsMapping = None
 
   def setup(self) -> None:
+    xent.check_options(self)
     table = pax_fiddle.Config(
       linears.Linear,
       input_dims=self.num_classes,

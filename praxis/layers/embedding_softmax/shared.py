@@ -77,6 +77,7 @@ class NClassMajorSharedEmbeddingSoftmax(SharedEmbeddingSoftmax):
 
   def _create_projection(self) -> None:
     fused.check(self)
+    xent.check_options(self)
     mapping = self.weight_split_dims_mapping.wt
     self.create_variable(
       'w',

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -48,6 +49,28 @@ class Smoothing:
     """Moves `prob` from the label to all classes."""
     off = prob / num_classes
     return cls(on=1.0 - prob + off, off=off)
+
+
+def check_options(layer: Any) -> None:
+  """Raises ValueError for fields of a softmax that give a wrong loss.
+
+  These are label_smoothing_prob, z_loss_weight, logits_abs_max and chunk_size,
+  as far as the layer has them.
+  """
+  title = f'{type(layer).__name__} {layer.name!r}'
+  prob = layer.label_smoothing_prob
+  if not 0 <= prob < 1 or (prob and layer.num_classes < 2):
+    raise ValueError(
+      f'label_smoothing_prob of {title} must be in [0, 1), and 0 for fewer '
+      f'than two classes, got {prob} with num_classes={layer.num_classes}'
+    )
+  for name in ('z_loss_weight', 'logits_abs_max', 'chunk_size'):
+    value = getattr(layer, name, None)
+    if value is not None and value < 0:
+      raise ValueError(
+        f'{name} of {title} must not be negative, got {value}; leave it out to '
+        'disable it'
+      )
 
 
 def check_labels(

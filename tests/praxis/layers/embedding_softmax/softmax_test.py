@@ -452,6 +452,26 @@ def test_labels_that_would_be_broadcast_are_refused(cls, monkeypatch):
       layer.apply(variables, x, **labels)
 
 
+@pytest.mark.parametrize(
+  'cls, fields',
+  [
+    (es.FullSoftmax, {'label_smoothing_prob': -0.1}),
+    (es.FullSoftmax, {'label_smoothing_prob': 1.5}),
+    (es.FullSoftmax, {'label_smoothing_prob': 0.1, 'num_classes': 1}),
+    (es.FullSoftmax, {'chunk_size': -2}),
+    (_TABLES[0], {'z_loss_weight': -1.0}),
+    (_TABLES[1], {'label_smoothing_prob': 1.0}),
+    (es.GShardSharedEmbeddingSoftmax, {'label_smoothing_prob': -0.1}),
+    (es.GShardSharedEmbeddingSoftmax, {'logits_abs_max': -1.0}),
+  ],
+)
+def test_options_that_give_a_wrong_loss_are_refused(cls, fields):
+  layer = _config(cls).set(**fields).Instantiate()
+  message = f'{next(iter(fields))} of {cls.__name__} .* must'
+  with pytest.raises(ValueError, match=message):
+    layer.init(jax.random.key(0), *_data())
+
+
 def test_bi_tempered_loss_at_temperature_one_is_the_cross_entropy():
   loss = pax_fiddle.Config(losses.BiTemperedLoss)
   layer = _config(es.FullSoftmax, bi_tempered_loss_tpl=loss).Instantiate()
