@@ -173,6 +173,12 @@ class StackingOverTime(base_layer.BaseLayer):
 
   def setup(self) -> None:
     self._check_positive('stride')
+    for name in ('left_context', 'right_context'):
+      if getattr(self, name) < 0:
+        raise ValueError(
+          f'{name} of StackingOverTime {self.name!r} must not be negative, got '
+          f'{getattr(self, name)}'
+        )
     if self.padding_reduce_option not in ('reduce_min', 'reduce_max'):
       raise ValueError(
         "padding_reduce_option must be 'reduce_min' or 'reduce_max', got "

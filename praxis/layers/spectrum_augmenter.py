@@ -48,6 +48,11 @@ class SpectrumAugmenter(base_layer.BaseLayer):
         raise ValueError(
           f'{name} must not be negative, got {getattr(self, name)}'
         )
+    if self.time_mask_max_ratio > 1.0:
+      raise ValueError(
+        'time_mask_max_ratio must be at most 1, all frames, got '
+        f'{self.time_mask_max_ratio}'
+      )
 
   def __call__(
     self, inputs: Float[Array, 'B T F'], paddings: Num[Array, 'B T']

@@ -48,11 +48,18 @@ class Dropout(base_layer.BaseLayer):
 
   def _keep_mask(self, shape: tuple[int, ...]) -> Bool[Array, '...']:
     noise_shape = list(self.noise_shape or shape)
+    # From the last dimension on.
+    pairs = list(zip(reversed(noise_shape), reversed(shape), strict=False))
+    if len(noise_shape) > len(shape) or any(a not in (1, b) for a, b in pairs):
+      raise ValueError(
+        f'noise_shape of {type(self).__name__} {self.name!r} must broadcast to '
+        f'the inputs {shape}, got {tuple(noise_shape)}'
+      )
     for dim in self.noise_shape_broadcast_dims or ():
-      if dim >= len(shape):
+      if not -len(noise_shape) <= dim < len(noise_shape):
         raise ValueError(
-          f'noise_shape_broadcast_dims must be below the rank {len(shape)} of '
-          f'the input, got {dim}'
+          'noise_shape_broadcast_dims must be dimensions of the mask, whose '
+          f'rank is {len(noise_shape)}, got {dim}'
         )
       noise_shape[dim] = 1
     if self.transpose_qk:

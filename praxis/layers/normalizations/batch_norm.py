@@ -41,6 +41,11 @@ class BatchNorm(BaseNormalization):
 
   def setup(self) -> None:
     super().setup()
+    if not 0.0 <= self.decay <= 1.0:
+      raise ValueError(
+        f'decay of {type(self).__name__} {self.name!r} must be in [0, 1], got '
+        f'{self.decay}'
+      )
     # Created even if unused: the variable tree does not depend on the option.
     self._create_vector('beta', 0.0, regularized=True)
     self.create_variable('gamma', self._hparams_of(self.gamma_init))

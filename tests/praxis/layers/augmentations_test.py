@@ -184,6 +184,10 @@ def test_no_masks():
       spectrum_augmenter.SpectrumAugmenter.config(time_mask_count=-1),
       'time_mask_count must not be negative',
     ),
+    (
+      spectrum_augmenter.SpectrumAugmenter.config(time_mask_max_ratio=5.0),
+      'time_mask_max_ratio must be at most 1',
+    ),
   ],
 )
 def test_bad_settings(cfg, message):

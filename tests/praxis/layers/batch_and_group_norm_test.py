@@ -225,6 +225,13 @@ def test_group_norm_errors(fields, message):
     _group_norm(**fields)
 
 
+@pytest.mark.parametrize('decay', [-0.1, 1.5])
+def test_batch_norm_refuses_a_decay_that_is_no_share(decay):
+  cfg = normalizations.BatchNorm.config(dim=8, decay=decay)
+  with pytest.raises(ValueError, match=r'decay of BatchNorm .* in \[0, 1\]'):
+    cfg.Instantiate().init(jax.random.key(0), _x(), _PADDINGS)
+
+
 @pytest.mark.parametrize('cls', ['BatchNorm', 'GroupNorm'])
 @pytest.mark.parametrize('fprop_dtype', [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])

@@ -251,6 +251,14 @@ def test_stacking_reduces_paddings(option, want):
   np.testing.assert_array_equal(paddings[0, :, 0], want)
 
 
+@pytest.mark.parametrize('name', ['left_context', 'right_context'])
+def test_stacking_refuses_negative_contexts(name):
+  cfg = linears.StackingOverTime.config(left_context=1, right_context=1)
+  cfg.set(stride=1, **{name: -1})
+  with pytest.raises(ValueError, match=f'{name} .* must not be negative'):
+    _run(cfg, _x(1, 5, 2))
+
+
 def test_stacking_pads_with_edge_frames_and_unstacks():
   cfg = linears.StackingOverTime.config(
     left_context=1,

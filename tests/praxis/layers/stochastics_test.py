@@ -77,6 +77,23 @@ def test_dropout_refuses_no_probability(keep_prob):
     _apply(stochastics.Dropout.config(keep_prob=keep_prob), _X)
 
 
+@pytest.mark.parametrize(
+  'fields, message',
+  [
+    (
+      {'noise_shape': [3, 64, 8, 8]},
+      'noise_shape of .* must broadcast',
+    ),
+    ({'noise_shape': [64, 2, 8]}, 'noise_shape of .* must broadcast'),
+    ({'noise_shape_broadcast_dims': [3]}, 'broadcast_dims must be .* got 3'),
+    ({'noise_shape_broadcast_dims': [-4]}, 'broadcast_dims must be .* got -4'),
+  ],
+)
+def test_dropout_refuses_masks_that_do_not_fit(fields, message):
+  with pytest.raises(ValueError, match=message):
+    _apply(stochastics.Dropout.config(keep_prob=0.5, **fields), _X)
+
+
 def test_stochastic_residual():
   cfg = stochastics.StochasticResidual.config(
     residual_weight=0.5, survival_prob=0.25
