@@ -173,6 +173,8 @@ def compute_dpo_loss_helper(
     add_hist(model, f'dpo/{name}', value)
   if weights is None:
     weights = jnp.ones_like(margin)
+  # Those of a bfloat16 model's batch are bfloat16.
+  weights = weights.astype(jnp.float32)
   num_pairs = jnp.sum(weights)
   normalized_weights = weights / jnp.where(num_pairs > 0, num_pairs, 1.0)
   loss = -jnp.sum(jax.nn.log_sigmoid(margin) * normalized_weights)

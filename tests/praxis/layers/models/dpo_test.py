@@ -140,6 +140,24 @@ def test_a_loss_worked_by_hand():
     run(half)
 
 
+def test_weights_of_bfloat16_batches_count_exactly():
+  pairs, counted = 403, 301
+  xent = np.random.default_rng(0).normal(size=(4, pairs)).astype(np.float32)
+  predictions = NestedMap()
+  for name, values in zip(_NAMES, xent, strict=True):
+    predictions[name] = NestedMap(
+      per_example_xent=jnp.zeros((pairs, 1)),
+      per_sequence_xent=jnp.asarray(values),
+    )
+  weights = jnp.arange(pairs) < counted
+  layer = _language_model(apply_eval_sample_weights=True).Instantiate()
+  batch = NestedMap(eval_sample_weights=weights.astype(jnp.bfloat16))
+  metrics, _ = layer.apply({}, predictions, batch, method='compute_loss')
+  log_p = dict(zip(_NAMES, -xent, strict=True))
+  want = _by_hand(log_p, np.asarray(weights, np.float64))
+  np.testing.assert_allclose(metrics.total_loss, (want, counted), rtol=1e-6)
+
+
 @pytest.mark.parametrize(
   'cfg, batch, names, weights',
   [
