@@ -12,6 +12,7 @@ keeps its fresh value.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -78,18 +79,21 @@ class Transformations:
     }
     abstract = {k: v for k, v in abstract.items() if k not in fresh}
     sources = {name: self._source(name, saved) for name in abstract}
-    source_abstract = {}
-    for name, (source, value_fn) in sources.items():
-      leaf = abstract[name]
-      source_abstract[source] = (
-        leaf if value_fn is None else _replicated(saved, source, leaf)
+    wanted = {
+      name: (
+        source,
+        abstract[name]
+        if value_fn is None
+        else _replicated(saved, source, abstract[name]),
       )
-    values = checkpoint.read(source_abstract)
-    transformed = {
-      name: values[source]
-      if value_fn is None
-      else _apply(value_fn, values[source], name, abstract[name])
       for name, (source, value_fn) in sources.items()
+    }
+    values = _read_each(checkpoint, wanted)
+    transformed = {
+      name: values[name]
+      if value_fn is None
+      else _apply(value_fn, values[name], name, abstract[name])
+      for name, (_, value_fn) in sources.items()
     }
     return transformed | fresh
 
@@ -125,6 +129,37 @@ def needs_fresh_state(rules: Rules | None) -> bool:
 
 def _uses_fallback(rule: Any) -> bool:
   return bool(getattr(rule, 'use_fallback', False))
+
+
+def _read_each(
+  checkpoint: checkpoint_reader.CheckpointReader,
+  wanted: Mapping[str, tuple[str, jax.ShapeDtypeStruct]],
+) -> dict[str, jax.Array]:
+  """Returns leaves of a checkpoint under other names.
+
+  A saved leaf is read again for each name, because shapes and shardings may
+  differ, and no two leaves of a state may share a buffer.
+
+  Args:
+    checkpoint: The checkpoint.
+    wanted: The saved leaf of each name; its shape, dtype and sharding.
+
+  Raises:
+    CheckpointError: A leaf is missing, or has another shape or dtype.
+    CorruptCheckpointError: Files differ from what was written.
+  """
+  names_of: dict[str, list[str]] = {}
+  for name, (source, _) in wanted.items():
+    names_of.setdefault(source, []).append(name)
+  values: dict[str, jax.Array] = {}
+  for names in itertools.zip_longest(*names_of.values()):
+    # One name of each saved leaf.
+    group = {wanted[name][0]: name for name in names if name is not None}
+    leaves = checkpoint.read(
+      {source: wanted[name][1] for source, name in group.items()}
+    )
+    values |= {name: leaves[source] for source, name in group.items()}
+  return values
 
 
 def _replicated(

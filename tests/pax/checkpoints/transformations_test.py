@@ -62,6 +62,18 @@ def test_names_and_values(job):
   np.testing.assert_array_equal(found.state['kept'], [1, 1])
 
 
+def test_leaves_of_one_source_share_no_buffer(job):
+  state = _restore(job, {'a|b': 'lm/wide'}, a=4, b=4).state
+  # A train step donates them.
+  added = jax.jit(lambda t: jax.tree.map(jnp.cos, t), donate_argnums=0)(state)
+  np.testing.assert_array_equal(added['a'], jnp.cos(jnp.arange(4.0)))
+  np.testing.assert_array_equal(added['b'], added['a'])
+  rules = {'a|b': 'lm/wide', 'c': _transform('lm/wide', lambda x: x[:2])}
+  for sizes in ({'a': 3, 'b': 4}, {'a': 4, 'b': 3}, {'a': 3, 'c': 2}):
+    with pytest.raises(ValueError, match=r'lm.wide is float32\[4\]'):
+      _restore(job, rules, **sizes)
+
+
 def test_mistakes(job):
   with pytest.raises(ValueError, match='lm.gone is not in it'):
     _restore(job, {'x': 'lm/gone'}, x=2)
