@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import io
 import os
+import select
 import sys
+from typing import TextIO
 
 
 def use_invocation_dir() -> None:
@@ -26,9 +29,7 @@ def flush_streams() -> bool:
   """
   all_open = True
   for stream in (sys.stdout, sys.stderr):
-    try:
-      stream.flush()
-    except BrokenPipeError:
+    if not _has_reader(stream):
       all_open = False
       devnull = os.open(os.devnull, os.O_WRONLY)
       os.dup2(devnull, stream.fileno())
@@ -42,3 +43,17 @@ def print_text(text: object) -> None:
     print(text, flush=True)
   except BrokenPipeError:
     flush_streams()
+
+
+def _has_reader(stream: TextIO) -> bool:
+  """Flushes a stream; returns whether its reader still exists."""
+  try:
+    stream.flush()
+    # With PYTHONUNBUFFERED it has forgotten what it could not write.
+    poll = select.poll()
+    poll.register(stream.fileno(), 0)
+  except BrokenPipeError:
+    return False
+  except io.UnsupportedOperation:  # It is in memory.
+    return True
+  return not any(events & select.POLLERR for _, events in poll.poll(0))

@@ -50,17 +50,28 @@ def test_version(capsys):
   assert capsys.readouterr().out == f'pax-jax {pax.__version__}\n'
 
 
+@pytest.mark.parametrize('unbuffered', ['', '1'])
 @pytest.mark.parametrize(
-  'words', [['--help'], ['list-experiments', '--help'], ['graph', '--help']]
+  'words',
+  [
+    ['--help'],
+    ['list-experiments', '--help'],
+    ['graph', '--help'],
+    ['completion', 'bash'],
+  ],
 )
-def test_a_reader_may_stop_early(words):
+def test_a_reader_may_stop_early(words, unbuffered):
   code = 'from pax import main; main.console()'
   read, write = os.pipe()
   # As `pax --help | head -0`: the pipe has no reader.
   os.close(read)
   ended = subprocess.run(
     [sys.executable, '-c', code, *words],
-    env=os.environ | {'PYTHONPATH': os.pathsep.join(filter(None, sys.path))},
+    env=os.environ
+    | {
+      'PYTHONPATH': os.pathsep.join(filter(None, sys.path)),
+      'PYTHONUNBUFFERED': unbuffered,
+    },
     stdout=write,
     stderr=subprocess.PIPE,
     text=True,
