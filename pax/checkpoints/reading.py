@@ -67,6 +67,8 @@ def read_tree(
   abstract: State,
   leaf_names: State,
   restore_transformations: Mapping[str, Any] | None = None,
+  *,
+  is_own: bool = True,
 ) -> State:
   """Returns a pytree of arrays, placed by the shardings of `abstract`.
 
@@ -75,10 +77,14 @@ def read_tree(
     abstract: Shapes, dtypes and shardings.
     leaf_names: The name in the checkpoint of each leaf of `abstract`.
     restore_transformations: `task.train.restore_transformations`, built.
+    is_own: Whether the checkpoint may be one of the job, which is not
+      transformed again.
   """
   names, treedef = jax.tree.flatten(leaf_names)
   wanted = dict(zip(names, jax.tree.leaves(abstract), strict=True))
-  restore = transformations.Transformations(restore_transformations)
+  restore = transformations.Transformations(
+    restore_transformations, is_own=is_own
+  )
   leaves = restore.read(checkpoint_reader.CheckpointReader(path), wanted)
   return jax.tree.unflatten(treedef, [leaves[name] for name in names])
 

@@ -250,7 +250,7 @@ def restore_arrays(
   abstract = jax.tree.map(with_sharding, abstract, specs, is_leaf=_is_masked)
   leaves = paths.flatten(abstract)
   if transforms:
-    rules = transformations.Transformations(transforms)
+    rules = transformations.Transformations(transforms, is_own=False)
     values = rules.read(checkpoint, leaves)
   else:
     values = resizing.read_resized(checkpoint, leaves)

@@ -4,8 +4,9 @@
 `task.train.restore_transformations` maps a regex on the path of a leaf,
 `mdl_vars/params/lm/softmax/w`, to its path in the checkpoint, with groups as in
 `re.Match.expand`, or to an object with the fields `original_key`, `value_fn`
-and `use_fallback` of Orbax's Transform. Leaves that the checkpoint has under
-their own name are not transformed, so that a job continues from its own
+and `use_fallback` of Orbax's Transform; without `original_key` the path is that
+of the leaf. Leaves that a checkpoint of the job has under their own name, with
+their shape and dtype, are not transformed, so that it continues from its own
 checkpoints. With `use_fallback` a leaf that is missing, or has another shape,
 keeps its fresh value.
 """
@@ -33,8 +34,15 @@ Rules = Mapping[str, Any]
 class Transformations:
   """Compiled restore transformations."""
 
-  def __init__(self, rules: Rules | None = None):
-    """Compiles the rules."""
+  def __init__(self, rules: Rules | None = None, *, is_own: bool = True):
+    """Compiles the rules.
+
+    Args:
+      rules: The rules.
+      is_own: Whether the checkpoints may be those of the job, which are not
+        transformed again.
+    """
+    self._is_own = is_own
     self._fallbacks: list[re.Pattern[str]] = []
     self._rules: list[tuple[re.Pattern[str], str | None, ValueFn | None]] = []
     for pattern, rule in (rules or {}).items():
@@ -78,7 +86,9 @@ class Transformations:
       if self._keeps_fresh(name, leaf, saved)
     }
     abstract = {k: v for k, v in abstract.items() if k not in fresh}
-    sources = {name: self._source(name, saved) for name in abstract}
+    sources = {
+      name: self._source(name, leaf, saved) for name, leaf in abstract.items()
+    }
     wanted = {
       name: (
         source,
@@ -110,15 +120,20 @@ class Transformations:
       pattern.fullmatch(slash_path) for pattern in self._fallbacks
     )
 
-  def _source(self, name: str, saved: Shapes) -> tuple[str, ValueFn | None]:
+  def _source(
+    self, name: str, leaf: jax.Array | jax.ShapeDtypeStruct, saved: Shapes
+  ) -> tuple[str, ValueFn | None]:
     """Returns the saved leaf that becomes `name`, and its value function."""
-    if name in saved:
+    expected = (tuple(leaf.shape), jnp.dtype(leaf.dtype).name)
+    if self._is_own and saved.get(name) == expected:
       return name, None
     slash_path = name.replace('.', '/')
     for pattern, key, value_fn in self._rules:
       if match := pattern.fullmatch(slash_path):
         source = match.expand(key) if key else slash_path
-        return source.replace('/', '.'), value_fn
+        source = source.replace('/', '.')
+        if source in saved or name not in saved:
+          return source, value_fn
     return name, None
 
 

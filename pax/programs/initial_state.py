@@ -112,4 +112,5 @@ def _restore_external(partitioner: partitioning.Partitioner) -> TrainState:
     target,
     reading.leaf_names(target),
     instantiate(train.restore_transformations),
+    is_own=False,
   )

@@ -12,7 +12,12 @@ import numpy as np
 import pytest
 
 from pax import checkpoints
-from pax.checkpoints import transformations
+from pax.checkpoints import (
+  checkpoint_reader,
+  reading,
+  state_restore,
+  transformations,
+)
 
 
 @pytest.fixture(scope='module')
@@ -72,6 +77,41 @@ def test_leaves_of_one_source_share_no_buffer(job):
   for sizes in ({'a': 3, 'b': 4}, {'a': 4, 'b': 3}, {'a': 3, 'c': 2}):
     with pytest.raises(ValueError, match=r'lm.wide is float32\[4\]'):
       _restore(job, rules, **sizes)
+
+
+def test_a_value_function_needs_no_other_name(job):
+  rules = {'lm/wide': _transform(None, lambda x: jnp.append(x, 9.0))}
+  state = _restore(job, rules, **{'lm/wide': 5}).state
+  np.testing.assert_array_equal(state['lm/wide'], [0, 1, 2, 3, 9])
+
+
+def test_a_job_does_not_transform_its_own_checkpoints(job):
+  rules = {
+    'kept': _transform(None, lambda x: x * 3),
+    'lm/wide': 'not/there',
+  }
+  sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  abstract = {
+    'kept': jax.ShapeDtypeStruct((2,), jnp.float32, sharding=sharding),
+    'lm': {'wide': jax.ShapeDtypeStruct((4,), jnp.float32, sharding=sharding)},
+  }
+  own = _restore(job, rules, **{'kept': 2, 'lm/wide': 4}).state
+  np.testing.assert_array_equal(own['kept'], [1, 1])
+  # Those of another job are: `external_checkpoint_path`, `restore_checkpoint`.
+  _, path = reading.find_checkpoint(job)
+  names = reading.leaf_names(abstract)
+  state = reading.read_tree(path, abstract, names, rules, is_own=False)
+  np.testing.assert_array_equal(state['kept'], [3, 3])
+  np.testing.assert_array_equal(state['lm']['wide'], jnp.arange(4))
+  mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ('x',))
+  state = state_restore.restore_arrays(
+    checkpoint_reader.CheckpointReader(path),
+    abstract,
+    jax.tree.map(lambda _: jax.sharding.PartitionSpec(), abstract),
+    mesh,
+    rules,
+  )
+  np.testing.assert_array_equal(state['kept'], [3, 3])
 
 
 def test_mistakes(job):
