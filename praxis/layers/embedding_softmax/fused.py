@@ -97,12 +97,13 @@ def losses(
   class_axes = lookup.split_axes(layer, layer.class_axes())
   if not vocab_parallel.error(options, class_axes, layer.num_classes):
     options = dataclasses.replace(options, class_axes=class_axes)
+  # The kernel ignores ids outside the classes, their z-loss too.
+  is_class = (ids >= 0) & (ids < layer.num_classes)
   flat = layer.scale_inputs(inputs).reshape(-1, inputs.shape[-1])
   result = softmax_xent.softmax_xent(
     flat,
     table.weight,
-    # Ids outside the classes are ignored.
-    jnp.where(ids < layer.num_classes, ids, -1).reshape(-1),
+    jnp.where(is_class, ids, -1).reshape(-1),
     weights.reshape(-1),
     table.bias,
     options,
@@ -114,7 +115,7 @@ def losses(
   )
   output = xent.summarize(tokens, weights, ids)
   square = jnp.square(jax.lax.stop_gradient(tokens.log_z))
-  z_total = layer.z_loss_weight * jnp.sum(weights * square)
+  z_total = layer.z_loss_weight * jnp.sum(weights * is_class * square)
   denominator = output.total_weight + xent.NO_WEIGHT
   output.total_xent = result.total - z_total
   output.avg_xent = output.total_xent / denominator

@@ -74,6 +74,22 @@ def test_losses_and_gradients(cls):
     close(got[2][name], want[2][name])
 
 
+def test_ids_outside_the_classes_add_nothing_to_the_loss():
+  x, weights, ids = _data()
+  ids = ids.at[0, 0].set(-1).at[0, 1].set(_V).at[1, 0].set(-100)
+  weights = jnp.ones_like(weights)
+  cfg = _config(es.FullSoftmax, xent_implementation='reference')
+  layer = cfg.Instantiate()
+  variables = random_variables(layer, x, weights, ids, scale=1.0)
+  out = running.jit(layer.apply)(variables, x, weights, ids)
+  total = jnp.sum(out.per_example_xent)
+  np.testing.assert_allclose(out.total_xent, total, rtol=1e-5)
+  np.testing.assert_allclose(out.avg_xent, total / _B / _T, rtol=1e-5)
+  is_class = (ids >= 0) & (ids < _V)
+  expected = layer.apply(variables, x, weights * is_class, ids)
+  np.testing.assert_allclose(out.total_xent, expected.total_xent, rtol=1e-5)
+
+
 def test_losses_by_token_have_gradients():
   x, weights, ids = _data()
   cfg = _config(es.FullSoftmax)
