@@ -143,6 +143,7 @@ class NClassMajorSharedEmbeddingSoftmax(
 
   def _create_projection(self) -> None:
     fused.check(self)
+    xent.check_options(self)
     mode = self.quantization.mode
     if mode not in (QuantizationMode.INFERENCE, QuantizationMode.MATERIALIZE):
       raise ValueError(

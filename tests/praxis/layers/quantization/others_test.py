@@ -116,6 +116,20 @@ def test_softmaxes_look_up_what_they_project_with(style, transposed, symmetric):
     assert tree['params']['bias']['b'].shape == (16,)
 
 
+@pytest.mark.parametrize(
+  'cls',
+  [
+    quantization.SharedEmbeddingSoftmax,
+    quantization.NClassMajorSharedEmbeddingSoftmax,
+  ],
+)
+def test_quantized_softmaxes_check_their_options(cls):
+  cfg = cls.config(num_classes=16, input_dims=8, label_smoothing_prob=1.5)
+  cfg.quantization = QuantizationParams(mode=QuantizationMode.MATERIALIZE)
+  with pytest.raises(ValueError, match='label_smoothing_prob of .* must'):
+    running.build(cfg, _X, method='get_logits')
+
+
 def test_tables_of_ngrammers_are_quantized():
   params = QuantizationParams(mode=QuantizationMode.MATERIALIZE)
   cfg = quantization.Ngrammer.config(
