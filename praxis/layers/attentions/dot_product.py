@@ -564,13 +564,15 @@ class DotProductAttention(
     # Scores pair a step with any earlier one, not only with the previous.
     history = 1 if scores is None else cache.max_length()
     states, first = cache.read_with_history(_NGRAM_STATE, time_step, history)
+    # Others have the arguments of praxis.
+    takes_first = getattr(self.ngrammer, 'takes_first_tokens', False)
     steps = [
       self.ngrammer.extend_step(
         states,
         step=first + i,
         merge_heads=False,
         attention_score=None if scores is None else scores[:, :, i],
-        is_first=pos[:, i] == 0,
+        **({'is_first': pos[:, i] == 0} if takes_first else {}),
       )
       for i in range(encoded.shape[1])
     ]

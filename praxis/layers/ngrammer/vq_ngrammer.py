@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -62,6 +63,9 @@ class VQNgrammer(base_layer.BaseLayer):
   full_update_cache_steps: tuple[int, ...] = ()
   # Normalizes heads to unit L2 norm before clustering.
   prenormalize: bool = False
+
+  # Whether extend_step has the argument is_first.
+  takes_first_tokens: ClassVar[bool] = True
 
   @classmethod
   def set_canonical_sharding_params(
