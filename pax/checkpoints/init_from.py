@@ -135,10 +135,14 @@ def match_rules(
     initialized: Targets that are initialized already; matches are added.
 
   Raises:
-    ValueError: `safe_load` is set and a rule matches nothing.
+    ValueError: `safe_load` is set and a rule matches nothing; or a regex, or
+      the path of a rule, has an error.
   """
-  load = [(re.compile(regex), template) for regex, template in rules.load_rules]
-  ignored = [re.compile(regex) for regex in rules.ignore_rules or ()]
+  load = [
+    (_compile('load_rules', regex), template)
+    for regex, template in rules.load_rules
+  ]
+  ignored = [_compile('ignore_rules', x) for x in rules.ignore_rules or ()]
   used: set[str] = set()
   sources: dict[str, str] = {}
   for target in targets:
@@ -146,7 +150,7 @@ def match_rules(
       continue
     for regex, template in load:
       if match := regex.match(target):
-        sources[target] = template.format(*match.groups())
+        sources[target] = _source_path(template, match)
         used.add(regex.pattern)
         break
   initialized |= sources
@@ -492,6 +496,26 @@ def parse(text: str) -> tuple[str, int | None]:
       ' the newest checkpoint'
     )
   return directory, int(step)
+
+
+def _compile(field: str, regex: str) -> re.Pattern[str]:
+  try:
+    return re.compile(regex)
+  except re.error as e:
+    raise ValueError(
+      f'{field} has the regular expression {regex!r}, which has an error: {e}'
+    ) from e
+
+
+def _source_path(template: str, match: re.Match[str]) -> str:
+  try:
+    return template.format(*match.groups())
+  except (IndexError, KeyError, ValueError) as e:
+    raise ValueError(
+      f'load_rules has the path {template!r} for {match.re.pattern!r}; each of'
+      f' its {{}} must stand for one of the {match.re.groups} groups of the'
+      ' expression'
+    ) from e
 
 
 def _all_opt_states(

@@ -183,6 +183,18 @@ def test_the_second_of_one_source_is_a_copy(saved):
       'has no averages',
     ),
     (_rules(init_from.LOAD_ALL, step=3), ValueError, 'no checkpoint of step 3'),
+    (_rules(('(params', '{}')), ValueError, "regular expression '(params', "),
+    (
+      _rules(init_from.LOAD_ALL, ignore_rules=['*']),
+      ValueError,
+      "ignore_rules has the regular expression '*', which has an error",
+    ),
+    (
+      _rules(('(.*)/a', '{}/{}')),
+      ValueError,
+      "the path '{}/{}' for '(.*)/a'; each of its {} must stand for one of the"
+      ' 1 groups',
+    ),
   ],
 )
 def test_mistakes(saved, rules, error, message):
