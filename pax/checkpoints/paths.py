@@ -230,14 +230,14 @@ def clean(directory: storage.Path) -> None:
 
 
 def discard(path: storage.Path) -> None:
-  """Removes a file or a directory tree; warns of what cannot be removed."""
+  """Removes a file, a link or a directory tree; warns of what cannot be."""
   if isinstance(path, storage.BucketPath):
     try:
       storage.remove_tree(path)
     except OSError as e:
       logging.warning('Cannot remove all of %s: %s', path, e)
     return
-  if path.is_dir():
+  if path.is_dir() and not path.is_symlink():
     shutil.rmtree(path, ignore_errors=True)
   else:
     with contextlib.suppress(OSError):

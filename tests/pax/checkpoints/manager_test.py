@@ -127,6 +127,18 @@ def test_keeps_the_newest(tmp_path):
   assert names_left == ['checkpoint_00000015', 'checkpoint_00000020']
 
 
+def test_a_link_to_a_checkpoint_expires_alone(tmp_path):
+  linked = saved_states.save(tmp_path / 'other') / 'checkpoint_00000005'
+  directory = tmp_path / 'job' / 'checkpoints'
+  directory.mkdir(parents=True)
+  (directory / linked.name).symlink_to(linked)
+  checkpointer = saved_states.checkpointer(tmp_path / 'job', max_to_keep=1)
+  checkpointer.save(10, saved_states.state(1))
+  checkpointer.close()
+  assert [p.name for p in directory.iterdir()] == ['checkpoint_00000010']
+  assert (linked / 'state').exists()
+
+
 def test_an_archived_step_replaces_that_of_an_earlier_run(tmp_path):
   archived = tmp_path / 'checkpoints' / 'old' / 'checkpoint_00000000'
   archived.mkdir(parents=True)
