@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import pathlib
 from collections.abc import Mapping
 
@@ -86,7 +87,7 @@ def folder_of(init_from_flag: str) -> str | None:
       f' *.safetensors, got {init_from_flag!r}; copy the files, or mount the'
       ' bucket'
     )
-  return folder
+  return os.path.expanduser(folder)
 
 
 def initialize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 import re
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -17,6 +18,8 @@ from praxis import value_domains
 OptionsT = TypeVar('OptionsT')
 
 _WIDTH = 78
+# In the metadata of a flag: whether its value is a path.
+_IS_PATH = 'is_path'
 _HELP_FLAGS = ('--help', '-h', '-help', '--helpfull')
 _ABSL_TYPES = {'bool': 'bool', 'int': 'integer', 'float': 'float'}
 _NUMBER_TYPES = {'int': (int, 'an integer'), 'float': (float, 'a number')}
@@ -41,6 +44,7 @@ def flag(
   *,
   example: str = 'NAME=VALUE',
   domain: value_domains.Domain | None = None,
+  is_path: bool = False,
 ) -> Any:
   """Returns the dataclass field of a flag.
 
@@ -51,8 +55,11 @@ def flag(
     example: value in the help text of a repeatable flag.
     domain: the valid values, of each occurrence if the flag is repeatable; None
       is all of the type.
+    is_path: whether the command line may begin it with ~, which shells replace
+      only at the start of a word, not in --job_log_dir=~/job.
   """
   metadata: dict[str, Any] = {'group': group, 'help': text, 'example': example}
+  metadata[_IS_PATH] = is_path
   if domain is not None:
     metadata[value_domains.KEY] = domain
   return dataclasses.field(default=default, metadata=metadata)
@@ -223,6 +230,8 @@ def _value(field: dataclasses.Field[Any], value: Any) -> Any:
     return field.default
   if isinstance(value, list):
     return tuple(_number(field, text) for text in value)
+  if field.metadata[_IS_PATH]:
+    return os.path.expanduser(value)
   return _number(field, value)
 
 

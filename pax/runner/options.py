@@ -58,12 +58,14 @@ class RunOptions(command_line.CheckedOptions):
     'What',
     'Experiment: module.Class, or any unique suffix of it; or a file,'
     ' NAME.yaml or NAME.toml, with the keys exp and set.',
+    is_path=True,
   )
   job_log_dir: str | None = _flag(
     None,
     'What',
     'Directory for all outputs of the run; created if missing. A path, or'
     ' gs://BUCKET/DIR or s3://BUCKET/DIR.',
+    is_path=True,
   )
   mode: str = _flag(
     'train',
@@ -91,6 +93,7 @@ class RunOptions(command_line.CheckedOptions):
     'Folder of the data sets of TFDS that SeqIO tasks read, instead of that of'
     ' the task or TFDS_DATA_DIR.',
     example='DIRECTORY',
+    is_path=True,
   )
   decode_during_train: bool = _flag(
     False,
@@ -168,6 +171,7 @@ class RunOptions(command_line.CheckedOptions):
     None,
     'Ahead of time',
     'For --all: file of the table. Default: aot/table.md in --job_log_dir.',
+    is_path=True,
   )
   check_level: int = _flag(
     10,
@@ -194,6 +198,7 @@ class RunOptions(command_line.CheckedOptions):
     None,
     'Ahead of time',
     'For --mode=aot: file for the compiled step, to --aot_load.',
+    is_path=True,
   )
   aot_load: str | None = _flag(
     None,
@@ -201,6 +206,7 @@ class RunOptions(command_line.CheckedOptions):
     'For --mode=train: file of the compiled step. It must be of the same'
     ' machine, configuration and JAX version. The file is code'
     ' (docs/security.md).',
+    is_path=True,
   )
   init_from: str | None = _flag(
     None,
@@ -209,12 +215,14 @@ class RunOptions(command_line.CheckedOptions):
     ' and shape, and list them: DIR for the newest checkpoint, or DIR@STEP;'
     ' hf:DIR for a folder of Hugging Face.'
     ' Checkpoints of the run itself take precedence.',
+    is_path=True,
   )
   restore_checkpoint_dir: str | None = _flag(
     None,
     'Checkpoints',
     'For --mode=eval, decode and decode_once: directory of the checkpoints.'
     ' Default: that of --job_log_dir.',
+    is_path=True,
   )
   restore_checkpoint_step: tuple[int, ...] = _flag(
     (),
@@ -243,6 +251,7 @@ class RunOptions(command_line.CheckedOptions):
     'For --mode=train: directory on another file system that receives a last'
     ' checkpoint if --job_log_dir is deleted, moved or unmounted, or cannot be'
     ' written to (docs/job_directory.md).',
+    is_path=True,
   )
   job_dir_wait_secs: int = _flag(
     60,

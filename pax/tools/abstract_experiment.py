@@ -39,6 +39,7 @@ class ExperimentOptions(command_line.CheckedOptions):
     None,
     'What',
     'Experiment: module.Class, or any unique suffix of it; or a file of them.',
+    is_path=True,
   )
   fdl: tuple[str, ...] = command_line.flag(
     (),

@@ -46,6 +46,7 @@ class Options(command_line.CheckedOptions):
     'pax-to-hf',
     'Folder with config.json and the tokenizer. Default: `huggingface` in the'
     ' directory of the job, which hf-to-pax and --init_from=hf: write.',
+    is_path=True,
   )
   dtype: str | None = command_line.flag(
     None,

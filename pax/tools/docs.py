@@ -50,6 +50,7 @@ class Options(command_line.CheckedOptions):
     None,
     'Server',
     'Folder of the HTML files. Default: that of this version of Pax.',
+    is_path=True,
   )
 
 

@@ -41,6 +41,7 @@ class Options(command_line.CheckedOptions):
     'Path of the files without .png and .html. Default: `curves` in the'
     ' directory of the job; of several jobs, and of jobs in buckets, in the'
     ' current directory.',
+    is_path=True,
   )
   smoothing: float = command_line.flag(
     0.6,

@@ -271,7 +271,9 @@ def test_dtypes_that_are_not_those_of_weights_are_refused(
 
 
 @pytest.mark.parametrize('folder', ['', 's3://bucket/model'])
-def test_folder_of_init_from(folder):
+def test_folder_of_init_from(folder, monkeypatch):
+  monkeypatch.setenv('HOME', '/home/me')
+  assert warm_start.folder_of('hf:~/x') == '/home/me/x'
   assert warm_start.folder_of('hf:/models/x') == '/models/x'
   assert warm_start.folder_of('/jobs/x@3') is None
   with pytest.raises(ValueError, match=f"a local folder .* got 'hf:{folder}'"):

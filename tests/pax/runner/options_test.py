@@ -110,6 +110,16 @@ def test_parse():
   )
 
 
+def test_paths_may_begin_with_the_home_directory(monkeypatch):
+  monkeypatch.setenv('HOME', '/home/me')
+  parsed = options.parse(
+    ['pax', '--job_log_dir=~/job', '--init_from=~/old@7', '--set=A=~/x']
+  )
+  assert parsed.job_log_dir == '/home/me/job'
+  assert parsed.init_from == '/home/me/old@7'
+  assert parsed.set == ('A=~/x',)
+
+
 def test_words_say_the_options_again():
   said = options.RunOptions(
     exp='a.B', set=('A=1', 'b=x y'), eval_on_test=True, num_trials=3,
