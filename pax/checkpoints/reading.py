@@ -50,16 +50,39 @@ def find_checkpoint(
   available = {} if path.is_file() else checkpoint_steps(directory)
   selected = max(available, default=None) if step is None else step
   if selected not in available:
-    hint = ''
-    if not available and paths.is_checkpoint(path):
-      hint = f'; it is a checkpoint itself, give the folder {path.parent}'
-    elif not available and (path / _HUGGINGFACE_CONFIG).exists():
-      hint = f'; a folder of Hugging Face is --init_from=hf:{directory}'
+    hint = '' if available else _hint(path)
     raise CheckpointError(
       f'no checkpoint{"" if step is None else f" of step {step}"} in'
       f' {directory}; available steps: {list(available) or "none"}{hint}'
     )
   return selected, available[selected]
+
+
+def check_directory(directory: storage.PathLike) -> None:
+  """Checks that checkpoints may appear in a directory; it need not exist.
+
+  Args:
+    directory: The directory of the checkpoints or of the job that writes them.
+
+  Raises:
+    CheckpointError: It is a checkpoint itself, or no directory.
+  """
+  path = working_copy.origin(directory)
+  # A job may have the name of a checkpoint.
+  has_state = (path / paths.STATE_FOLDER).exists()
+  if path.is_file() or (has_state and paths.is_checkpoint(path)):
+    raise CheckpointError(
+      f'{directory} cannot have checkpoints{_hint(path) or "; it is a file"}'
+    )
+
+
+def _hint(path: Path) -> str:
+  """Returns what to give instead of a path without checkpoints, if known."""
+  if paths.is_checkpoint(path):
+    return f'; it is a checkpoint itself, give the folder {path.parent}'
+  if (path / _HUGGINGFACE_CONFIG).exists():
+    return f'; a folder of Hugging Face is --init_from=hf:{path}'
+  return ''
 
 
 def read_tree(

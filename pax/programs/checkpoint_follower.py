@@ -120,7 +120,12 @@ class CheckpointFollower:
   check_job_dir: Callable[[], None] = lambda: None
 
   def states(self) -> Iterator[tuple[int, TrainState, bool]]:
-    """Yields the states in the order of their steps."""
+    """Yields the states in the order of their steps.
+
+    Raises:
+      CheckpointError: The directory is a checkpoint itself, or a file.
+    """
+    reading.check_directory(self.directory)
     last_seen: int | None = None
     while (step := self._wait_for_checkpoint(last_seen)) is not None:
       last_seen = step

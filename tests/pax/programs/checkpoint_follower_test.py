@@ -73,6 +73,23 @@ def test_begins_with_the_newest_and_takes_each_later_one_in_order(tmp_path):
   assert found == [(10, False), (20, False), (30, True)]
 
 
+def test_a_checkpoint_in_place_of_its_folder_is_refused(tmp_path):
+  folder = saved_states.save(tmp_path)
+  source = _following(tmp_path, directory=folder / 'checkpoint_00000005')
+  message = f'it is a checkpoint itself, give the folder {folder}$'
+  with pytest.raises(checkpoints.CheckpointError, match=message):
+    _seen(source)
+  (tmp_path / 'a.yaml').touch()
+  with pytest.raises(checkpoints.CheckpointError, match='it is a file$'):
+    _seen(_following(tmp_path, directory=tmp_path / 'a.yaml'))
+  # That of a job which has not saved yet.
+  job = tmp_path / 'checkpoint_7'
+  (job / 'logs').mkdir(parents=True)
+  more = Preemption(at_2=lambda: _save(job, 30))
+  source = _following(tmp_path, directory=job, preemption=more)
+  assert _seen(source) == [(30, True)]
+
+
 def test_waits_for_the_first(tmp_path):
   more = Preemption(at_2=lambda: _save(tmp_path, 30))
   assert _seen(_following(tmp_path, preemption=more)) == [(30, True)]
