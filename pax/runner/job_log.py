@@ -34,9 +34,13 @@ class LogFileHandler(std_logging.Handler):
     self.setFormatter(std_logging.Formatter(_FORMAT))
     self._path = path
     self._has_failed = False
+    self._is_closed = False
     self._descriptor = self._open()
 
   def emit(self, record: std_logging.LogRecord) -> None:
+    if self._is_closed:
+      # A thread still logs; the descriptor may be another file's.
+      return
     line = f'{self.format(record)}\n'.encode(errors='backslashreplace')
     try:
       while line:
@@ -55,8 +59,15 @@ class LogFileHandler(std_logging.Handler):
       os.close(descriptor)
 
   def close(self) -> None:
-    with contextlib.suppress(OSError):
-      os.close(self._descriptor)
+    # No thread is within `emit` then.
+    self.acquire()
+    try:
+      if not self._is_closed:
+        self._is_closed = True
+        with contextlib.suppress(OSError):
+          os.close(self._descriptor)
+    finally:
+      self.release()
     super().close()
 
   def _open(self) -> int:
