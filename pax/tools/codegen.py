@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pax.parameterized_experiment import ParameterizedExperiment
-from pax.runner import command_line
+from pax.runner import command_line, overrides
 from pax.tools import abstract_experiment, tool
 from pax.tools.fiddler import codegen
 from praxis import pax_fiddle, value_domains
@@ -53,8 +53,14 @@ class Options(abstract_experiment.ExperimentOptions):
 
 
 def main(argv: Sequence[str] = sys.argv) -> int:
-  """Writes the code; returns the exit code."""
+  """Writes the code; returns the exit code.
+
+  Raises:
+    UsageError: --keep_constants with flags that it would leave out.
+  """
   options = command_line.parse(Options, argv, _USAGE)
+  if options.keep_constants:
+    _check_constants_only(options)
   experiment = abstract_experiment.declare(options)
   abstract_experiment.write(options.output, _code(options, experiment))
   return 0
@@ -69,6 +75,29 @@ def parameterized(tree: Config[Any]) -> Config[ParameterizedExperiment]:
     eval_datasets=list(tree.eval_inputs),
     decode_datasets=list(tree.decode_inputs),
   )
+
+
+def _check_constants_only(options: Options) -> None:
+  """Checks that the experiment with its constants is all that is wanted.
+
+  Raises:
+    UsageError: A flag changes more.
+  """
+  given = [
+    f'--{name}'
+    for name in ('fdl', 'keep_defaults', 'sharding_apart')
+    if getattr(options, name)
+  ]
+  given += [
+    f'--set {change.name}'
+    for change in overrides.parse(options.set)
+    if not change.is_constant
+  ]
+  if given:
+    raise command_line.UsageError(
+      f'{given[0]} has no effect with --keep_constants, whose code has the'
+      ' constants of the experiment; leave one of them out, or edit the code'
+    )
 
 
 def _code(

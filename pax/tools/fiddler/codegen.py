@@ -11,6 +11,8 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
+from fiddle import daglish
+
 from pax import base_experiment
 from pax.parameterized_experiment import ParameterizedExperiment
 from pax.runner import overrides
@@ -138,6 +140,7 @@ def codegen_with_constants(
   """
   named = _with_tracers(experiment_cls)
   config = from_legacy(named, normalizer=normalizer(), **options)
+  config = daglish.MemoizedTraversal.run(_with_plain_keys, config)
   code = codegen_experiment(config, max_expression_complexity)
   used = {n.id for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Name)}
   constants = {
@@ -209,6 +212,15 @@ def _with_tracers(
     if type(value) in traced:
       body[name] = tracers.make_tracer(name, value)
   return type(experiment_cls.__name__, (experiment_cls,), body)
+
+
+def _with_plain_keys(value: Any, state: daglish.State) -> Any:
+  """Replaces keys of dicts that are tracers, for which code has no names."""
+  if state.is_traversable(value):
+    value = state.map_children(value)
+  if type(value) is dict:
+    return {tracers.remove_tracers(k): v for k, v in value.items()}
+  return value
 
 
 def _insert_constants(code: str, constants: dict[str, Any]) -> str:

@@ -209,6 +209,20 @@ def test_a_picture(tell, tmp_path, monkeypatch, capsys):
   assert 'is no Config' in fail(capsys, *words, '--part=task.nothing')
 
 
+@pytest.mark.parametrize(
+  ('word', 'name'),
+  [
+    ('--set=task.train.num_train_steps=3', '--set task.train.num_train_steps'),
+    ('--sharding_apart', '--sharding_apart'),
+    ('--keep_defaults', '--keep_defaults'),
+    ('--fdl=config:my_config.experiment', '--fdl'),
+  ],
+)
+def test_code_with_constants_has_nothing_else(word, name, capsys):
+  error = fail(capsys, 'codegen', f'--exp={TEST}', '--keep_constants', word)
+  assert f'{name} has no effect with --keep_constants' in error
+
+
 def test_generated_code_makes_the_experiment_again(tell, tmp_path):
   file = pathlib.Path(tmp_path / 'mine.py')
   tell('codegen', f'--exp={TEST}', f'--output={file}', '--set=NUM_LAYERS=3')

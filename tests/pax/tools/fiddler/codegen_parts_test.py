@@ -19,6 +19,20 @@ class Small(lm_cloud.LmCloudSpmdTest):
   MODEL_DIMS = 48
 
 
+class Warm(Small):
+  """With a constant as the key of a dict."""
+
+  SOURCE = '/jobs/first'
+
+  def task(self):
+    task = super().task()
+    rules = tasks_lib.CheckpointLoadingRules(
+      task_p=None, load_rules=[init_from.LOAD_ALL]
+    )
+    task.train.init_from_checkpoint_rules = {self.SOURCE: rules}
+    return task
+
+
 def _made(code, **changed):
   """What the code makes; with other constants, what it makes then."""
   for name, value in changed.items():
@@ -42,6 +56,12 @@ def test_a_constant_is_changed_in_one_place():
   assert _text(_made(code).task) == _text(Small().task())
   found = _made(code, MODEL_DIMS=64).task
   assert found.model.lm_tpl.model_dims == 64
+
+
+def test_a_constant_that_is_a_key_appears_as_its_value():
+  code = codegen.codegen_with_constants(Warm, has_input_specs_provider=False)
+  rules = _made(code).task.train.init_from_checkpoint_rules
+  assert rules == Warm().task().train.init_from_checkpoint_rules
 
 
 def test_sharding_stands_apart():
