@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Sequence
 from typing import Self
@@ -35,6 +36,7 @@ TUNE = 'tune'
 UsageError = command_line.UsageError
 HelpRequested = command_line.HelpRequested
 _flag = command_line.flag
+_path = functools.partial(_flag, is_path=True)
 _interval = value_domains.interval
 _OneOf = value_domains.OneOf
 _AT_LEAST_1 = _interval(ge=1)
@@ -53,19 +55,17 @@ _RESTORE_MODES = ('eval', 'decode', 'decode_once')
 class RunOptions(command_line.CheckedOptions):
   """The values of all flags."""
 
-  exp: str | None = _flag(
+  exp: str | None = _path(
     None,
     'What',
     'Experiment: module.Class, or any unique suffix of it; or a file,'
     ' NAME.yaml or NAME.toml, with the keys exp and set.',
-    is_path=True,
   )
-  job_log_dir: str | None = _flag(
+  job_log_dir: str | None = _path(
     None,
     'What',
     'Directory for all outputs of the run; created if missing. A path, or'
     ' gs://BUCKET/DIR or s3://BUCKET/DIR.',
-    is_path=True,
   )
   mode: str = _flag(
     'train',
@@ -87,13 +87,12 @@ class RunOptions(command_line.CheckedOptions):
     'Evaluate the test inputs during training. Default: EVAL_ON_TEST of the'
     ' experiment.',
   )
-  tfds_data_dir: str | None = _flag(
+  tfds_data_dir: str | None = _path(
     None,
     'What',
     'Folder of the data sets of TFDS that SeqIO tasks read, instead of that of'
     ' the task or TFDS_DATA_DIR.',
     example='DIRECTORY',
-    is_path=True,
   )
   decode_during_train: bool = _flag(
     False,
@@ -167,11 +166,10 @@ class RunOptions(command_line.CheckedOptions):
     'For --all: number of experiments at a time.',
     domain=_AT_LEAST_1,
   )
-  aot_table: str | None = _flag(
+  aot_table: str | None = _path(
     None,
     'Ahead of time',
     'For --all: file of the table. Default: aot/table.md in --job_log_dir.',
-    is_path=True,
   )
   check_level: int = _flag(
     10,
@@ -194,35 +192,31 @@ class RunOptions(command_line.CheckedOptions):
     ' fitting one that recomputes least. The experiment needs the constant'
     ' CHECKPOINT_POLICY.',
   )
-  aot_save: str | None = _flag(
+  aot_save: str | None = _path(
     None,
     'Ahead of time',
     'For --mode=aot: file for the compiled step, to --aot_load.',
-    is_path=True,
   )
-  aot_load: str | None = _flag(
+  aot_load: str | None = _path(
     None,
     'Ahead of time',
     'For --mode=train: file of the compiled step. It must be of the same'
     ' machine, configuration and JAX version. The file is code'
     ' (docs/security.md).',
-    is_path=True,
   )
-  init_from: str | None = _flag(
+  init_from: str | None = _path(
     None,
     'Checkpoints',
     'Initialize variables from those of another checkpoint with the same name'
     ' and shape, and list them: DIR for the newest checkpoint, or DIR@STEP;'
     ' hf:DIR for a folder of Hugging Face.'
     ' Checkpoints of the run itself take precedence.',
-    is_path=True,
   )
-  restore_checkpoint_dir: str | None = _flag(
+  restore_checkpoint_dir: str | None = _path(
     None,
     'Checkpoints',
     'For --mode=eval, decode and decode_once: directory of the checkpoints.'
     ' Default: that of --job_log_dir.',
-    is_path=True,
   )
   restore_checkpoint_step: tuple[int, ...] = _flag(
     (),
@@ -245,13 +239,12 @@ class RunOptions(command_line.CheckedOptions):
     ' Default: until training ends.',
     domain=_interval(ge=0, le=_MAX_SECS),
   )
-  emergency_dir: str | None = _flag(
+  emergency_dir: str | None = _path(
     None,
     'Checkpoints',
     'For --mode=train: directory on another file system that receives a last'
     ' checkpoint if --job_log_dir is deleted, moved or unmounted, or cannot be'
     ' written to (docs/job_directory.md).',
-    is_path=True,
   )
   job_dir_wait_secs: int = _flag(
     60,
