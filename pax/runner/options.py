@@ -49,6 +49,7 @@ _ADDRESS = value_domains.Matching(
   '10.0.0.1:1234',
 )
 _RESTORE_MODES = ('eval', 'decode', 'decode_once')
+_TRAINING_FLAGS = ('aot_load', 'emergency_dir', 'pgle', 'profile_steps')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -474,15 +475,7 @@ class RunOptions(command_line.CheckedOptions):
       raise UsageError(f'--mode={self.mode} is not supported: {reason}')
     super().__post_init__()
     self._check_processes()
-    if self.aot_load and self.mode != 'train':
-      raise UsageError(
-        f'--aot_load is for --mode=train, got --mode={self.mode}'
-      )
-    self._check_pgle()
-    self._check_profile_steps()
-    if self.emergency_dir and (self.mode != 'train' or self.study):
-      mode = '--study' if self.study else f'--mode={self.mode}'
-      raise UsageError(f'--emergency_dir is for --mode=train, got {mode}')
+    self._check_training_flags()
     self._check_restore()
 
   def _check_restore(self) -> None:
@@ -506,36 +499,30 @@ class RunOptions(command_line.CheckedOptions):
         f' step, got {list(self.restore_checkpoint_step)}; use decode_once'
       )
 
-  def _check_pgle(self) -> None:
-    if self.pgle and self.mode != 'train':
-      raise UsageError(f'--pgle is for --mode=train, got --mode={self.mode}')
+  def _check_training_flags(self) -> None:
+    for name in _TRAINING_FLAGS:
+      if getattr(self, name) and self.mode != 'train':
+        raise UsageError(
+          f'--{name} is for --mode=train, got --mode={self.mode}'
+        )
+    if self.emergency_dir and self.study:
+      raise UsageError('--emergency_dir is for --mode=train, got --study')
     if self.pgle and self.aot_load:
       raise UsageError(
         '--pgle compiles the step, but --aot_load has it compiled; leave one of'
         ' them out'
       )
-
-  def _check_profile_steps(self) -> None:
-    if not self.profile_steps:
-      return
-    if self.mode != 'train':
-      raise UsageError(
-        f'--profile_steps is for --mode=train, got --mode={self.mode}'
-      )
-    first, end = map(int, self.profile_steps.split(':'))
-    if first >= end:
-      raise UsageError(
-        f'--profile_steps={self.profile_steps} has no step: FIRST must be below'
-        f' END; e.g. --profile_steps={first}:{first + 5}'
-      )
+    if self.profile_steps:
+      first, end = map(int, self.profile_steps.split(':'))
+      if first >= end:
+        raise UsageError(
+          f'--profile_steps={self.profile_steps} has no step: FIRST must be'
+          f' below END; e.g. --profile_steps={first}:{first + 5}'
+        )
 
   def _check_processes(self) -> None:
-    values = {
-      '--server_addr': self.server_addr,
-      '--num_hosts': self.num_hosts,
-      '--host_idx': self.host_idx,
-    }
-    missing = [name for name, value in values.items() if value is None]
+    names = ('server_addr', 'num_hosts', 'host_idx')
+    missing = [f'--{name}' for name in names if getattr(self, name) is None]
     if missing and (self.multiprocess_gpu or self.server_addr):
       raise UsageError(
         f'several processes need {" and ".join(missing)} too, as in'

@@ -399,9 +399,7 @@ class SeqIOInput(base_input.BaseInput):
     return self._seqio.utils.trim_dataset(dataset, lengths, features)
 
   def _rows(
-    self,
-    examples: datasets.Dataset,
-    shard: datasets.Shard | None,
+    self, examples: datasets.Dataset, shard: datasets.Shard | None
   ) -> datasets.Dataset:
     """Returns the rows of examples, with ids if there is a shard."""
     rows = self.feature_converter(
@@ -509,10 +507,9 @@ class SeqIOInput(base_input.BaseInput):
       )
     for name in ('eval_num_examples', 'num_batches_to_skip'):
       # tf.data takes negative numbers as all elements.
-      if (getattr(self, name) or 0) < 0:
+      if (value := getattr(self, name) or 0) < 0:
         raise ValueError(
-          f'{name} of {self.name!r} must be at least 0, or None, got'
-          f' {getattr(self, name)}'
+          f'{name} of {self.name!r} must be at least 0, got {value}'
         )
     if self.is_training and self.split_name != 'train':
       logging.warning('%s trains on split %s', self.name, self.split_name)
@@ -540,13 +537,9 @@ class SeqIOInput(base_input.BaseInput):
     with errors.explained(
       f'split {self.split_name!r} of the SeqIO task {self._task_name!r}, which'
       f' the input {self.name!r} reads',
-      self._list_files,
+      lambda: tasks.files(self._task, str(self.split_name)),
     ):
       yield
-
-  def _list_files(self) -> list[str]:
-    sources = [task.source for task in self._seqio.get_subtasks(self._task)]
-    return [x for s in sources for x in s.list_shards(self.split_name)]
 
   def data_fingerprint(self) -> Mapping[str, Any]:
     return {

@@ -150,6 +150,12 @@ def find(seqio: Any, name: str) -> Any:
   return seqio.get_mixture_or_task(name)
 
 
+def files(task: Any, split: str) -> list[str]:
+  """Returns the files of a split of a task or mixture."""
+  subtasks = load('the files of a task').get_subtasks(task)
+  return [x for sub in subtasks for x in sub.source.list_shards(split)]
+
+
 def vocabularies(task: Any) -> dict[str, base_input.Vocabulary]:
   """Returns the vocabularies of the features of a task or mixture.
 

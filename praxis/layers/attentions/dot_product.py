@@ -34,7 +34,6 @@ from praxis.layers.attentions import (
 )
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
-SplitDimsMapping = pytypes.SplitDimsMapping
 template_field = pax_fiddle.template_field
 
 AttentionInputs = attention_core.AttentionInputs
@@ -105,7 +104,7 @@ class DotProductAttention(
 
   class WeightSharding(head_projections.HeadProjections.WeightSharding):
     # Sharding of the weights of convolutions [N, H].
-    dconv: SplitDimsMapping = None
+    dconv: pytypes.SplitDimsMapping = None
 
   # Whether logits depend on the distance between query and key index.
   _has_relative_logits: ClassVar[bool] = False
@@ -564,7 +563,6 @@ class DotProductAttention(
     # Scores pair a step with any earlier one, not only with the previous.
     history = 1 if scores is None else cache.max_length()
     states, first = cache.read_with_history(_NGRAM_STATE, time_step, history)
-    # Others have the arguments of praxis.
     takes_first = getattr(self.ngrammer, 'takes_first_tokens', False)
     steps = [
       self.ngrammer.extend_step(

@@ -64,7 +64,7 @@ class VQNgrammer(base_layer.BaseLayer):
   # Normalizes heads to unit L2 norm before clustering.
   prenormalize: bool = False
 
-  # Whether extend_step has the argument is_first.
+  # Whether extend_step has the argument is_first, which praxis does not have.
   takes_first_tokens: ClassVar[bool] = True
 
   @classmethod
