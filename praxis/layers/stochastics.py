@@ -49,7 +49,7 @@ class Dropout(base_layer.BaseLayer):
   def _keep_mask(self, shape: tuple[int, ...]) -> Bool[Array, '...']:
     noise_shape = list(self.noise_shape or shape)
     # From the last dimension on.
-    pairs = list(zip(reversed(noise_shape), reversed(shape), strict=False))
+    pairs = zip(reversed(noise_shape), reversed(shape), strict=False)
     if len(noise_shape) > len(shape) or any(a not in (1, b) for a, b in pairs):
       raise ValueError(
         f'noise_shape of {type(self).__name__} {self.name!r} must broadcast to '

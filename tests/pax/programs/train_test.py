@@ -410,25 +410,25 @@ def test_a_custom_program_trains(tmp_path):
   assert io_utils.training_end(tmp_path) is None
 
 
-def test_summaries_may_be_means_over_steps(tmp_path):
-  run = _run(
+def _run_with_means(tmp_path):
+  """Returns a run whose second summary is the mean over four steps."""
+  return _run(
     tmp_path,
     num_train_steps=5,
     summary_interval_steps=4,
     summary_accumulate_interval_steps=1,
   )
+
+
+def test_summaries_may_be_means_over_steps(tmp_path):
+  run = _run_with_means(tmp_path)
   train_program.train(run)
   # Step 0 alone, then the mean of batches 2 to 5.
   assert run.writer.steps == [('train', 0, 1), ('train', 4, 3.5)]
 
 
 def test_means_over_steps_have_the_tags_of_single_steps(tmp_path):
-  run = _run(
-    tmp_path,
-    num_train_steps=5,
-    summary_interval_steps=4,
-    summary_accumulate_interval_steps=1,
-  )
+  run = _run_with_means(tmp_path)
   # Names metrics of evaluation and decoding only.
   run.task.decode.metrics_prefix = 'Decoded/'
   train_program.train(run)

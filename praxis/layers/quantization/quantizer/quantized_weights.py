@@ -95,7 +95,7 @@ class QuantizedWeights(base_layer.BaseLayer):
     Raises:
       ValueError: the storage dtype does not hold the quantized values.
     """
-    value_checks.check_storage(self._quantization)
+    value_checks.check_storage(self._quantization, is_packed=self._is_packed)
     params = self._quantization.weight_params
     w = w.astype(self.dtype)
     if self._quantization.quantization_type == QuantizationType.AQT:

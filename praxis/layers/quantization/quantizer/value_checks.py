@@ -63,10 +63,14 @@ def check_fp8(params: QuantizationParams) -> None:
     )
 
 
-def check_storage(params: QuantizationParams) -> None:
+def check_storage(params: QuantizationParams, *, is_packed: bool) -> None:
   """Checks that the storage dtype of a weight holds its quantized values.
 
   Weights that are quantized elsewhere may be unsigned.
+
+  Args:
+    params: the settings of the layer.
+    is_packed: whether a value has four bits of the dtype.
 
   Raises:
     ValueError: it does not.
@@ -79,7 +83,6 @@ def check_storage(params: QuantizationParams) -> None:
   is_aqt = params.quantization_type == QuantizationType.AQT
   is_unsigned = is_aqt and weight.unsigned_int_bounds
   low, high = rounding.get_min_max(weight.precision, is_unsigned)
-  is_packed = weight.precision == 4 and weight.use_int4_packed_weights
   is_signed = jnp.issubdtype(dtype, jnp.signedinteger)
   stored = jnp.dtype(jnp.int4 if is_signed else jnp.uint4)
   limits = jnp.iinfo(stored if is_packed else dtype)
