@@ -9,6 +9,7 @@ import os
 from typing import Any
 
 import jax
+from absl import logging
 
 from pax import (
   base_experiment,
@@ -170,7 +171,20 @@ def create_eval_programs(
     evals = experiment.eval_programs()
   if options.decode_during_train or options.mode in ('decode', 'decode_once'):
     decodes = experiment.decode_programs()
+    if options.mode == 'train':
+      _warn_of_no_decoding(spec, has_programs=bool(decodes))
   return evals, decodes
+
+
+def _warn_of_no_decoding(spec: JobSpec, *, has_programs: bool) -> None:
+  """Warns of a `--decode_during_train` that decodes nothing."""
+  if not has_programs:
+    reason = f'decode_datasets() of {spec.name} returns none'
+  elif not spec.tree.task.train.decode_interval_steps:
+    reason = 'task.train.decode_interval_steps is not set'
+  else:
+    return
+  logging.warning('--decode_during_train decodes nothing: %s', reason)
 
 
 def create_writer(options: RunOptions, spec: JobSpec) -> summaries.Writer:

@@ -120,6 +120,25 @@ def test_programs_of_a_super_class_and_more(tmp_path):
   assert isinstance(decode_program, programs.SingleTaskDecodeProgram)
 
 
+@pytest.mark.parametrize(
+  ('change', 'warning'),
+  [
+    (
+      'task.train.decode_interval_steps=None',
+      'decode_interval_steps is not set',
+    ),
+    ('decode_inputs=[]', 'decode_datasets() of TinySpmd returns none'),
+    ('task.train.decode_interval_steps=4', ''),
+  ],
+)
+def test_decoding_nothing_is_said(tmp_path, caplog, change, warning):
+  made, planned = _plan(tmp_path, experiments.TinySpmd(), change)
+  made = dataclasses.replace(made, decode_during_train=True)
+  job_setup.create_eval_programs(made, planned)
+  said = [r.message for r in caplog.records if 'decodes nothing' in r.message]
+  assert [warning in message for message in said] == [True] * bool(warning)
+
+
 def test_one_train_program(tmp_path):
   class Two(experiments.TinySpmd):
     def train_programs(self):
