@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
 import inspect
@@ -18,6 +19,8 @@ from pax.tuning import points
 
 _CONSTANT = re.compile(r'_?[A-Z][A-Z0-9_]*')
 _PATH_STEP = re.compile(r'\.?([A-Za-z_]\w*)|\[(\w+)\]')
+# More names are no help in a message.
+_MAX_LISTED_NAMES = 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +89,7 @@ def set_fields(tree: fdl.Config, overrides: Sequence[Override]) -> None:
   """
   for override in overrides:
     if not override.is_constant:
-      _set_field(tree, override)
+      _assigned(tree, _path_steps(override), override)
 
 
 def constants_of(cls: type) -> dict[str, Any]:
@@ -115,17 +118,37 @@ def _constant_value(experiment: type, override: Override) -> Any:
   return _parse_value(override, current, _annotation_text(annotation))
 
 
-def _set_field(tree: fdl.Config, override: Override) -> None:
-  *parents, last = _path_steps(override)
-  owner: Any = tree
-  for step in parents:
-    owner = _child(owner, step, override)
-  current = _child(owner, last, override)
-  value = _parse_value(override, current, _annotation(owner, last))
-  if isinstance(last, str) and not isinstance(owner, dict):
-    setattr(owner, last, value)
+def _assigned(owner: Any, steps: list[str | int], override: Override) -> Any:
+  """Returns `owner` with the value of `override` at the path `steps`.
+
+  A Config is changed itself. Other containers are copied: a list may be a
+  constant of the experiment or the field of several Configs, and tuples and
+  values such as WeightInit cannot change.
+  """
+  step, *rest = steps
+  current = _child(owner, step, override)
+  if rest:
+    value = _assigned(current, rest, override)
   else:
-    owner[last] = value
+    value = _parse_value(override, current, _annotation(owner, step))
+  if isinstance(owner, fdl.Buildable):
+    if value is not current and isinstance(step, str):
+      setattr(owner, step, value)
+    elif value is not current:
+      owner[step] = value
+    return owner
+  if isinstance(owner, list | tuple) and isinstance(step, int):
+    items = list(owner)
+    items[step] = value
+    return type(owner)(items)
+  if dataclasses.is_dataclass(owner) and not isinstance(owner, type):
+    return dataclasses.replace(owner, **{str(step): value})
+  changed = copy.copy(owner)
+  if isinstance(owner, dict):
+    changed[step] = value
+  else:
+    setattr(changed, str(step), value)
+  return changed
 
 
 def _path_steps(override: Override) -> list[str | int]:
@@ -173,9 +196,8 @@ def _field_value(owner: fdl.Buildable, name: str, override: Override) -> Any:
 
 
 def _annotation(owner: Any, name: str | int) -> str:
-  if not isinstance(owner, fdl.Buildable):
-    return ''
-  cls = fdl.get_callable(owner)
+  is_config = isinstance(owner, fdl.Buildable)
+  cls = fdl.get_callable(owner) if is_config else type(owner)
   fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
   return next((_annotation_text(f.type) for f in fields if f.name == name), '')
 
@@ -195,5 +217,8 @@ def _parse_value(override: Override, current: Any, annotation: str) -> Any:
 
 
 def _suggestion(name: str, names: Iterable[str]) -> str:
-  matches = difflib.get_close_matches(name, list(names), n=3)
-  return f'; did you mean {" or ".join(matches)}?' if matches else ''
+  names = list(names)
+  if matches := difflib.get_close_matches(name, names, n=3):
+    return f'; did you mean {" or ".join(matches)}?'
+  is_short = 0 < len(names) <= _MAX_LISTED_NAMES
+  return f'; it has {", ".join(names)}' if is_short else ''

@@ -171,6 +171,22 @@ def test_paths():
   assert tree.table == {'a': 5}
 
 
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+  scale: float = 1
+
+
+def test_values_that_cannot_change_or_are_shared_are_replaced():
+  sizes = [1, 2]
+  tree = pax_fiddle.Config(
+    Root, leaves=sizes, table={'a': (1, 2), 'b': Frozen()}
+  )
+  words = ['leaves[1]=4', 'table[a][0]=3', 'table[b].scale=0.5']
+  overrides.set_fields(tree, overrides.parse(words))
+  assert (tree.leaves, sizes) == ([1, 4], [1, 2])
+  assert tree.table == {'a': (3, 2), 'b': Frozen(0.5)}
+
+
 def test_the_last_assignment_counts():
   assert _tree('leaf.size=3', 'leaf.size=4').leaf.size == 4
 
@@ -180,6 +196,7 @@ def test_the_last_assignment_counts():
   [
     ('leaf.sise=3', "Leaf has no field 'sise'; did you mean size?"),
     ('leef.size=3', "Root has no field 'leef'; did you mean leaf"),
+    ('inputs[0].size=3', "has no field 'inputs'; it has leaf, leaves, table"),
     ('leaves[3].size=3', 'list has no 3'),
     ('leaf.size.x=3', "int has no 'x'"),
     ('table[b]=3', "dict has no 'b'"),
