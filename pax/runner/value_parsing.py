@@ -25,8 +25,8 @@ def parse_value(text: str, current: Any, annotation: str = '') -> Any:
   Args:
     text: the text after `=`.
     current: the value to replace; its type is that of the result, unless None.
-    annotation: the declared type, used if `current` is None, or is an integer
-      where any number may be.
+    annotation: the declared type, used if `current` is None, is an integer
+      where any number may be, or a text or a container where both may be.
 
   Raises:
     ValueError: `text` is of another type.
@@ -43,10 +43,14 @@ def _parser(current: Any, annotation: str) -> Callable[[str, Any], Any]:
     return _dtype
   if isinstance(current, type):
     return _class
+  types = _types(annotation)
   for kind, parser in _PARSERS:
     if isinstance(current, kind):
-      is_number = parser is _int and 'float' in _types(annotation)
-      return _number if is_number else parser
+      if parser is _int and 'float' in types:
+        return _number
+      if parser in _CONTAINERS_AND_TEXTS and 'str' in types and len(types) > 1:
+        return _container_or_str
+      return parser
   raise ValueError(
     f'is a {type(current).__name__}, which cannot be set as a whole; set its'
     ' fields'
@@ -87,6 +91,12 @@ def _str(text: str, current: Any) -> str:
   return text[1:-1] if quoted else text
 
 
+def _container_or_str(text: str, current: Any) -> Any:
+  value = _literal(text)
+  is_container = isinstance(value, list | tuple | dict)
+  return value if is_container else _str(text, current)
+
+
 def _sequence(text: str, current: list[Any] | tuple[Any, ...]) -> Any:
   value = _literal(text)
   if not isinstance(value, list | tuple):
@@ -117,9 +127,9 @@ def _dtype(text: str, current: Any) -> Any:
   name = text.rpartition('.')[2]
   try:
     dtype = jnp.dtype(name)
-  except TypeError:
+    return dtype if isinstance(current, np.dtype) else getattr(jnp, name)
+  except (AttributeError, TypeError):
     raise ValueError(f'wants a dtype such as bfloat16, got {text!r}') from None
-  return dtype if isinstance(current, np.dtype) else getattr(jnp, name)
 
 
 def _class(text: str, current: type) -> type:
@@ -183,6 +193,8 @@ _PARSERS = (
   (list | tuple, _sequence),
   (dict, _dict),
 )
+# Declared together, the text decides.
+_CONTAINERS_AND_TEXTS = (_str, _sequence, _dict)
 _PARSERS_BY_NAME = {
   'bool': _bool,
   'int': _int,

@@ -31,6 +31,8 @@ class Experiment:
   SHAPE = (1, 2)
   TEXTS = ('def', 'if')
   FILES: str | None = None
+  MIXTURE: str | dict[str, float] | None = {'a.bin': 1.0}
+  DATA: str | dict[str, float] | None = 'a.bin'
   ANYTHING = None
   COLOR = Color.RED
   DTYPE = jnp.float32
@@ -69,6 +71,10 @@ def _set(**settings: str) -> type:
     ('SHAPE', '3, 4', (3, 4)),
     ('FILES', '/data/*.txt', '/data/*.txt'),
     ('FILES', '1', '1'),
+    ('MIXTURE', 'b.bin', 'b.bin'),
+    ('MIXTURE', '{"b.bin": 0.5}', {'b.bin': 0.5}),
+    ('DATA', '{"b.bin": 0.5}', {'b.bin': 0.5}),
+    ('DATA', "'b.bin'", 'b.bin'),
     ('ANYTHING', '1', 1),
     ('ANYTHING', 'jnp.bfloat16', jnp.bfloat16),
     ('ANYTHING', 'text', 'text'),
@@ -112,6 +118,7 @@ def test_the_experiment_itself_is_left_alone():
     ('TEXTS', 'a b', r"TEXTS wants a list such as \['a','b'\], got 'a b'"),
     ('COLOR', 'GREEN', "COLOR wants one of RED, BLUE, got 'GREEN'"),
     ('DTYPE', 'float33', 'DTYPE wants a dtype such as bfloat16'),
+    ('DTYPE', 'float', "DTYPE wants a dtype such as bfloat16, got 'float'"),
     ('ACTIVATION_CLS', 'GELUX', "there is none called 'GELUX'"),
   ],
 )
