@@ -138,7 +138,7 @@ def _settings(table: Mapping[str, Any], prefix: str = '') -> Iterator[str]:
   """Yields the entries of a table as NAME=VALUE."""
   for key, value in table.items():
     name = f'{prefix}{key}'
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and not name.isupper():
       yield from _settings(value, f'{name}.')
     else:
       yield f'{name}={value if isinstance(value, str) else repr(value)}'

@@ -56,6 +56,20 @@ def test_a_file_is_an_experiment_and_settings(tmp_path, name, text, settings):
   assert parsed.set == (*settings, 'NUM_LAYERS=3')
 
 
+@pytest.mark.parametrize(
+  ('name', 'text'),
+  [
+    ('a.yaml', 'exp: E\nset:\n  TRAIN_DATA:\n    a.bin: 0.8\n    b.bin: 0.2'),
+    ('a.toml', 'exp = "E"\n[set.TRAIN_DATA]\n"a.bin" = 0.8\n"b.bin" = 0.2'),
+  ],
+)
+def test_a_table_is_the_value_of_a_constant(tmp_path, name, text):
+  path = tmp_path / name
+  path.write_text(text)
+  [setting] = options.parse(['pax', f'--exp={path}']).set
+  assert setting == "TRAIN_DATA={'a.bin': 0.8, 'b.bin': 0.2}"
+
+
 def test_the_settings_of_the_command_line_win(tmp_path):
   path = tmp_path / 'a.yaml'
   path.write_text('exp: TinyLm\nset: {NUM_LAYERS: 2, VOCAB_SIZE: 4096}')
