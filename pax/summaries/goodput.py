@@ -308,14 +308,13 @@ def _lost_seconds(
   if resumed_step is None:
     return {}
   saved = next(_saved_records(attempt, resumed_step), None)
+  if saved and saved['step'] == attempt[-1]['step'] == resumed_step:
+    # No step is repeated: the process wrote this checkpoint, evaluated, ended.
+    return {}
   # Without a checkpoint of its own a process loses all its steps.
   before = saved['seconds'] if saved else {}
   after = attempt[-1]['seconds']
-  lost = {a: after.get(a, 0.0) - before.get(a, 0.0) for a in _STEP_ACTIVITIES}
-  if saved and saved['step'] == attempt[-1]['step'] == resumed_step:
-    # The checkpoint that the later process restores was completed.
-    lost[CHECKPOINT] = 0.0
-  return lost
+  return {a: after.get(a, 0.0) - before.get(a, 0.0) for a in _STEP_ACTIVITIES}
 
 
 def _resumed_steps(attempts: Sequence[Sequence[Record]]) -> Iterator[int]:

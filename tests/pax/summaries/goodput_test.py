@@ -123,10 +123,14 @@ def test_the_end_of_a_preempted_process_is_not_lost(tmp_path, clock):
   # A thread completes the checkpoint.
   with preempted.record(goodput.CHECKPOINT):
     clock.spend(7)
+  # A finished run evaluates its last state before a later command continues it.
+  with preempted.record(goodput.EVAL):
+    clock.spend(9)
   preempted.close()
   attempt(path, clock, 1, 5).close()
   seconds = goodput.summarize(goodput.read(path)).seconds
   assert seconds['lost'] == 0 and seconds['checkpoint'] == 7
+  assert seconds['eval'] == 9
 
 
 def test_a_line_for_people(tmp_path, clock):
