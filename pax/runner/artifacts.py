@@ -9,6 +9,7 @@ from typing import Any
 
 import fiddle as fdl
 import jax
+from absl import logging
 from fiddle import daglish
 
 from pax import experiment_vars_summary, side_files
@@ -20,6 +21,10 @@ Config = pax_fiddle.Config
 to_text = base_hyperparams.nested_struct_to_text
 
 _RULE = '-' * 40
+
+
+class UnnamedValueError(ValueError):
+  """The configuration has a value that JSON cannot hold, such as a lambda."""
 
 
 def write_before_build(
@@ -44,9 +49,21 @@ def write_before_build(
       experiment_vars_summary.get_cls_vars_summary(experiment),
     ),
     ('model_params.txt', config_text(tree)),
-    ('config.json', dump_config(tree)),
   ):
     _write(job_log_dir, f'{prefix}{name}', text)
+  name = f'{prefix}config.json'
+  try:
+    _write(job_log_dir, name, dump_config(tree))
+  except UnnamedValueError as e:
+    logging.warning(
+      '%s is not written, and --fdl=config_file cannot repeat this run: %s',
+      name,
+      e,
+    )
+    # That of an earlier start would be taken for this one.
+    path = pathlib.Path(job_log_dir) / name
+    with side_files.tolerate_errors(path):
+      path.unlink(missing_ok=True)
 
 
 def write_after_build(
@@ -82,7 +99,11 @@ def config_text(tree: Config[RunConfig]) -> str:
 
 
 def dump_config(tree: Config[RunConfig]) -> str:
-  """Returns `tree` as JSON, for `load_config`, with SeqIO tasks by name."""
+  """Returns `tree` as JSON, for `load_config`, with SeqIO tasks by name.
+
+  Raises:
+    UnnamedValueError: a value can neither be written nor imported by name.
+  """
   from fiddle.experimental import serialization
 
   def replace(value: Any, state: daglish.State) -> Any:
@@ -95,7 +116,20 @@ def dump_config(tree: Config[RunConfig]) -> str:
   if lingvo_lib.is_imported():
     tree = daglish.MemoizedTraversal.run(replace, tree)
   tree = seqio_configs.convert_seqio_tasks(tree)
-  return json.dumps(json.loads(serialization.dump_json(tree)), indent=1)
+  try:
+    text = serialization.dump_json(tree)
+  except (
+    AttributeError,
+    ImportError,
+    serialization.PyrefPolicyError,
+    serialization.UnserializableValueError,
+  ) as e:
+    reason = ' '.join(str(e).split())
+    raise UnnamedValueError(
+      f'a value is neither a literal nor importable by name: {reason}; use a'
+      ' function of a module, or a Config'
+    ) from e
+  return json.dumps(json.loads(text), indent=1)
 
 
 def load_config(text: str) -> Config[RunConfig]:

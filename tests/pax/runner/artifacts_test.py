@@ -9,10 +9,12 @@ import json
 
 import jax
 import numpy as np
+import optax
 import pytest
 
 from pax import experiment_registry, experiment_vars_summary
 from pax.runner import artifacts, overrides, run_config
+from praxis import optimizers, pax_fiddle
 from tests.integration import experiments
 from tests.pax import tiny
 
@@ -54,6 +56,24 @@ def test_constants_that_were_set_are_those_of_the_file(tmp_path):
   found = experiment_vars_summary.parse(text)
   assert found['NUM_STEPS'] == 3 and found['ICI_MESH_SHAPE'] is None
   assert text.count('NUM_STEPS') == 1
+
+
+def test_a_value_without_a_name_leaves_out_config_json(tmp_path, caplog):
+  tree = _tree(experiments.TinySpmd)
+  artifacts.write_before_build(str(tmp_path), experiments.TinySpmd, tree)
+  assert (tmp_path / 'config.json').exists()
+  tree.task.train.learner.optimizer = optimizers.OptaxOptimizer.config(
+    grad_tx=optax.lion(1e-3), learning_rate=1e-3
+  )
+  artifacts.write_before_build(str(tmp_path), experiments.TinySpmd, tree)
+  assert not (tmp_path / 'config.json').exists()
+  assert 'grad_tx[init]' in (tmp_path / 'model_params.txt').read_text()
+  assert 'config.json is not written' in caplog.text
+  tree.task.train.learner.optimizer.grad_tx = pax_fiddle.Config(
+    optax.lion, learning_rate=1e-3
+  )
+  artifacts.write_before_build(str(tmp_path), experiments.TinySpmd, tree)
+  assert artifacts.load_config((tmp_path / 'config.json').read_text()) == tree
 
 
 def test_config_text_tells_inputs_then_task():
