@@ -196,7 +196,11 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
     return pad_rows(self.get_next(), self.batch_padding_size)
 
   def peek_padded(self) -> NestedMap | None:
-    """Returns the batch that `get_next_padded` will return, None at the end."""
+    """Returns the batch that `get_next_padded` will return, None at the end.
+
+    Raises:
+      TypeError: `get_next` returns no NestedMap.
+    """
     if self._peeked is not None:
       return self._peeked
     state = None if self.has_large_state else self._state_or_none()
@@ -204,6 +208,11 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
       batch = pad_rows(self.get_next(), self.batch_padding_size)
     except end_of_data_errors():
       return None
+    if not isinstance(batch, NestedMap):
+      raise TypeError(
+        f'get_next of {type(self).__name__} must return a NestedMap of arrays,'
+        f' got a {type(batch).__name__}; return py_utils.NestedMap(...)'
+      )
     self._peeked, self._state_before_peek = batch, state
     return batch
 

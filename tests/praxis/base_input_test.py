@@ -111,6 +111,16 @@ def test_padding_adds_rows_of_zeros():
   np.testing.assert_array_equal(batch.x[:, 0], [1, 1, 0, 0, 0])
 
 
+def test_a_batch_must_be_a_nested_map():
+  class Dicts(base_input.BaseInput):
+    def get_next(self):
+      return {'x': np.zeros(2)}
+
+  message = 'get_next of Dicts must return a NestedMap of arrays, got a dict'
+  with pytest.raises(TypeError, match=message):
+    Dicts.config(name='dicts', batch_size=2).Instantiate().peek_padded()
+
+
 def test_state_after_a_peek_is_the_state_before_it():
   source = make()
   source.get_next()
