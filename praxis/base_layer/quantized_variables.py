@@ -101,6 +101,29 @@ def partition_spec(
   return BoxedPartitionSpec(meta=spec)
 
 
+def stacked_partition_specs(
+  specs: Collections,
+  mapping: Sequence[Any],
+  mesh_axis_names: Sequence[str] | None,
+) -> Collections:
+  """Returns the specs of stacked variables, given those of one of them.
+
+  Args:
+    specs: the specs of the variables that are stacked.
+    mapping: the sharding of the leading axes.
+    mesh_axis_names: the names of the mesh axes; None replicates.
+  """
+  leading = mapping if mesh_axis_names else [None] * len(mapping)
+  prefix = sharding_annotations.to_partition_spec(
+    leading, mesh_axis_names or ()
+  )
+  return jax.tree.map(
+    lambda spec: spec.replace(meta=PartitionSpec(*prefix, *spec.meta)),
+    specs,
+    is_leaf=lambda x: isinstance(x, BoxedPartitionSpec),
+  )
+
+
 def collect(
   modules: Iterable[nn.Module],
   collections_of: Callable[[nn.Module], Collections],

@@ -19,6 +19,7 @@ from flax.core.scope import CollectionFilter
 
 from praxis import base_layer, flax_utils, pax_fiddle, pytypes
 from praxis.alias_names import module_getattr
+from praxis.base_layer import quantized_variables
 from praxis.layers import checkpoint_policy as checkpoint_policy_lib
 from praxis.layers import decode_states
 
@@ -220,16 +221,11 @@ class Repeat(decode_states.DecodeStateContainer):
 
   def quantized_partition_specs(self) -> dict[str, Any]:
     """Returns the partition specs of the output of `quantize_weight`."""
-    names = self.mesh_axis_names or ()
-    mapping = self.weight_split_dims_mapping.sub if names else None
-    mapping = mapping or [None] * len(self._prefix_shape())
-    prefix = base_layer.to_partition_spec(mapping, names)
-
-    def stack(spec: base_layer.BoxedPartitionSpec) -> Any:
-      return spec.replace(meta=jax.sharding.PartitionSpec(*prefix, *spec.meta))
-
-    specs = self.sublayer.quantized_partition_specs()
-    stacked = jax.tree.map(stack, specs, is_leaf=_is_spec)
+    stacked = quantized_variables.stacked_partition_specs(
+      self.sublayer.quantized_partition_specs(),
+      self.weight_split_dims_mapping.sub or [None] * len(self._prefix_shape()),
+      self.mesh_axis_names,
+    )
     return {c: {self.sublayer_name: tree} for c, tree in stacked.items()}
 
   # Loops.
@@ -377,10 +373,6 @@ class Repeat(decode_states.DecodeStateContainer):
       'prefix_split_dims_mapping': mapping[dim] if mapping else -1,
       'optimizer_dims_mapping': optimizer[dim] if optimizer else None,
     }
-
-
-def _is_spec(x: Any) -> bool:
-  return isinstance(x, base_layer.BoxedPartitionSpec)
 
 
 def _layer_key(i: int) -> str:

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from praxis import base_layer, pax_fiddle, pytypes
+from praxis.base_layer import quantized_variables
 from praxis.layers import checkpoint_policy as checkpoint_policy_lib
 from praxis.layers.pipeline import microbatches as microbatches_lib
 from praxis.layers.pipeline import schedule as schedule_lib
@@ -162,6 +163,27 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
   ) -> pytypes.JTensor:
     """Returns whether each stage has work in an iteration."""
     return self._schedule(num_microbatches).is_valid(loop_iteration)
+
+  def quantize_weight(self) -> dict[str, Any]:
+    """Returns the stacked quantized weights of all stages."""
+
+    def quantize(body: base_layer.BaseLayer) -> dict[str, Any]:
+      return body.quantize_weight()
+
+    stages = self._vmapped(quantize, self.num_stages, self._stage_axis())
+    if self._has_weights_per_repeat():
+      stages = self._vmapped(stages, self._num_repeats(), None)
+    return {c: {'body': tree} for c, tree in stages(self.body).items()}
+
+  def quantized_partition_specs(self) -> dict[str, Any]:
+    """Returns the partition specs of the output of `quantize_weight`."""
+    repeats = [None] if self._has_weights_per_repeat() else []
+    stacked = quantized_variables.stacked_partition_specs(
+      self.body.quantized_partition_specs(),
+      [*repeats, self._stage_axis()],
+      self.mesh_axis_names,
+    )
+    return {c: {'body': tree} for c, tree in stacked.items()}
 
   # Overridden by the circular pipeline.
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Quantized attention products, softmaxes and n-grammers; overflow checks."""
+"""Quantized attentions, softmaxes, n-grammers, pipelines; overflow checks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import pytest
 from absl import logging
 
 from praxis import pax_fiddle
-from praxis.layers import attentions, linears, quantization
+from praxis.layers import attentions, linears, pipeline, quantization
 from praxis.layers.attentions import segments
 from praxis.layers.quantization import (
   overflow_check,
   quantization_hparams,
+  quantize,
 )
 from praxis.layers.quantization.quantization_hparams import (
   ActQuantizationParams,
@@ -195,6 +196,59 @@ def test_overflow_checks_are_put_into_a_task():
   assert proj.cls is overflow_check.AttentionProjectionOverflowCheck
   old = repeated.block.transformer_layer_params_tpl.tr_fflayer_tpl
   assert old.fflayer_tpl.cls is linears.FeedForward
+
+
+@pytest.mark.parametrize('passes', [1, 2])
+def test_each_stage_of_a_pipeline_is_quantized_alone(passes):
+  params = QuantizationParams(
+    QuantizationType.PTQ, QuantizationMode.MATERIALIZE
+  )
+  cls = pipeline.LayerwiseShardablePipelined
+  fields = {}
+  if passes > 1:
+    cls = pipeline.CircularLayerwiseShardablePipelined
+    fields = {'circular_repeat': passes}
+  stage = quantization.Linear.config(
+    input_dims=4, output_dims=4, quantization=params
+  )
+  stage.weight_split_dims_mapping.wt = [None, 'mdl']
+  config = cls.config(
+    num_stages=3,
+    num_microbatches=3,
+    single_stage_body=stage,
+    mesh_axis_names=['stage', 'mdl'],
+    **fields,
+  )
+  config.weight_split_dims_mapping.stages = ['stage']
+  x = running.normal(6, 4)
+  layer, variables = running.build(config, x)
+  served = config.clone()
+  quantize.set_inference_mode(served)
+  served, declared = running.build(served, x)
+
+  tree = layer.apply(variables, method=layer.quantize_weight)
+  assert _shapes(tree) == _shapes(declared)
+  w = np.asarray(variables['params']['body']['w'])
+  scale = np.abs(w).max(-2) / 127
+  got = tree['params']['body']
+  np.testing.assert_allclose(got['w_quantized_scale'], scale, rtol=1e-5)
+  rounded = got['w'] * got['w_quantized_scale'][..., np.newaxis, :]
+  np.testing.assert_allclose(rounded, w, atol=np.max(scale) * 0.51)
+  np.testing.assert_allclose(
+    running.jit(served.apply)(tree, x),
+    running.jit(layer.apply)({'params': {'body': {'w': rounded}}}, x),
+    atol=1e-5,
+  )
+  specs = layer.apply(variables, method=layer.quantized_partition_specs)
+  leading = (None, 'stage') if passes > 1 else ('stage',)
+  assert {k: v.meta for k, v in specs['params']['body'].items()} == {
+    'w': jax.sharding.PartitionSpec(*leading, None, 'mdl'),
+    'w_quantized_scale': jax.sharding.PartitionSpec(*leading, 'mdl'),
+  }
+
+
+def _shapes(tree):
+  return jax.tree.map(lambda x: (x.shape, x.dtype), tree)
 
 
 class _Task(linears.Linear):
