@@ -2,7 +2,8 @@
 """SparsityBaseLayer: pruning of a layer's weights in training.
 
 A weight `w` has a mask `w_sparsity_mask`. The layer has the counters
-`num_shots`, `mask_update_count` and `step`.
+`num_shots`, `mask_update_count` and `step`, which its weights share: they count
+when the weight that is declared last is pruned.
 """
 
 from __future__ import annotations
@@ -79,6 +80,8 @@ class SparsityBaseLayer(base_layer.BaseLayer):
 
   def __post_init__(self) -> None:
     object.__setattr__(self, '_sparsity_names', set())
+    # The masks, in the order of their weights.
+    object.__setattr__(self, '_mask_names', [])
     super().__post_init__()
 
   @property
@@ -126,7 +129,8 @@ class SparsityBaseLayer(base_layer.BaseLayer):
       else:
         self._maybe_update_mask(weight, inputs, name, step)
         weight = self._prune(weight, name)
-    self.update_var('step', step + 1)
+    if self._is_last(name + SPARSITY_NAME_POSTFIX):
+      self.update_var('step', step + 1)
     return weight
 
   def sparsify_via_top_k_estimator(
@@ -227,6 +231,7 @@ class SparsityBaseLayer(base_layer.BaseLayer):
       return hparams
 
     mask_name = name + SPARSITY_NAME_POSTFIX
+    self._mask_names.append(mask_name)
     keep_all = like_weight(WeightInit.Constant(True), jnp.bool_)
     self._declare_sparsity(mask_name, keep_all)
     if self._settings.topk_estimator_type:
@@ -282,16 +287,22 @@ class SparsityBaseLayer(base_layer.BaseLayer):
     return mode.update_cond(step, count)
 
   @nn.nowrap
+  def _is_last(self, mask_name: str) -> bool:
+    return mask_name == self._mask_names[-1]
+
+  @nn.nowrap
   def _update_mask(
     self, name: str, old: Array, new: Array, is_due: Array
   ) -> None:
-    """Stores a mask, its number of updates and its last change."""
-    count = self.get_var('mask_update_count') + is_due.astype(jnp.int32)
-    self.update_var('mask_update_count', count)
+    """Stores a mask and its last change; counts the updates."""
     self.update_var(name, new)
     if self._settings.track_sad_metric:
       changed = jnp.mean(jnp.logical_xor(old, new).astype(jnp.float32))
       self.update_var('sparse_architecture_divergence', changed)
+    if not self._is_last(name):
+      return
+    count = self.get_var('mask_update_count') + is_due.astype(jnp.int32)
+    self.update_var('mask_update_count', count)
     shot_modes = sparsity_modes.OneShotMode, sparsity_modes.FewShotMode
     if isinstance(self._settings.mode, shot_modes):
       self.add_summary('mask_update_count', count, verbosity=4)

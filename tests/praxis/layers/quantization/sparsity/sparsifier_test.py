@@ -90,6 +90,21 @@ def test_modes_say_when(mode, changes):
     assert variables[_NON_TRAINABLE]['mask_update_count'] == want
 
 
+def test_both_factors_of_a_low_rank_layer_are_pruned_at_once():
+  mode = sparsity_modes.OneShotMode(target_step=1)
+  layer, variables = _linear(
+    _HP(weight_params=_Weight(prune_rate=(1, 2)), mode=mode), rank=4
+  )
+  step = running.jit(lambda v: layer.apply(v, _X, mutable=[_NON_TRAINABLE]))
+  for done, kept in ((0, 1.0), (1, 0.5), (1, 0.5)):
+    variables = {**variables, **step(variables)[1]}
+    state = variables[_NON_TRAINABLE]
+    assert state['mask_update_count'] == done
+    assert np.mean(state['w_a_sparsity_mask']) == kept
+    assert np.mean(state['w_b_sparsity_mask']) == kept
+  assert state['step'] == 3
+
+
 def test_a_percentage_grows_and_what_is_pruned_stays():
   hparams = _HP(
     sparsity_type=sparsity_hparams.SparsityType.UNSTRUCTURED,
