@@ -81,8 +81,8 @@ def _select_devices(
   needed = math.prod(ici) * math.prod(dcn)
   if needed == len(available):
     return available
-  one_process = len({device.process_index for device in available}) == 1
-  if needed < len(available) and one_process:
+  num_processes = max(1, len({d.process_index for d in available}))
+  if needed < len(available) and num_processes == 1:
     logging.warning(
       'the mesh %s x %s uses %d of %d devices',
       ici,
@@ -92,12 +92,21 @@ def _select_devices(
     )
     return available[:needed]
   kind = available[0].platform if available else 'no'
+  where = f' of {num_processes} processes' if num_processes > 1 else ''
   raise ValueError(
-    f'the mesh needs {needed} devices and found {len(available)} ({kind}): '
-    f'ici_mesh_shape {ici} x dcn_mesh_shape {dcn}; pass '
-    f'--host_device_count={needed} to simulate them on the CPU, or '
-    f'--set ICI_MESH_SHAPE={_smaller_mesh(ici, dcn, len(available))} to fit'
+    f'the mesh needs {needed} devices and found {len(available)}{where}'
+    f' ({kind}): ici_mesh_shape {ici} x dcn_mesh_shape {dcn}; pass '
+    f'{_simulation(needed, num_processes)}--set'
+    f' ICI_MESH_SHAPE={_smaller_mesh(ici, dcn, len(available))} to fit'
   )
+
+
+def _simulation(needed: int, num_processes: int) -> str:
+  """Returns the flag that simulates equally many devices in each process."""
+  if needed % num_processes:
+    return ''
+  count = needed // num_processes
+  return f'--host_device_count={count} to simulate them on the CPU, or '
 
 
 def _smaller_mesh(ici: list[int], dcn: list[int], num_devices: int) -> str:

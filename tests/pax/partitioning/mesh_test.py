@@ -117,8 +117,18 @@ def test_too_few_devices_names_the_flags():
 
 def test_several_hosts_use_all_devices():
   devices = [_Device(id=i, slice_index=0, process_index=i) for i in range(2)]
-  with pytest.raises(ValueError, match='needs 1 devices and found 2'):
+  with pytest.raises(ValueError, match='needs 1 devices and found 2') as error:
     mesh_lib.create_mesh([1, 1, 1], None, _AXES, devices=devices)
+  assert '--host_device_count' not in str(error.value)
+
+
+def test_several_hosts_simulate_their_share_of_the_devices():
+  devices = [_Device(id=i, slice_index=0, process_index=i) for i in range(2)]
+  with pytest.raises(ValueError) as error:
+    mesh_lib.create_mesh([1, 8, 1], None, _AXES, devices=devices)
+  text = str(error.value)
+  assert 'needs 8 devices and found 2 of 2 processes (fake)' in text
+  assert 'pass --host_device_count=4 to' in text
 
 
 def test_lengths_must_agree():
