@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import socket
 import time
 from collections.abc import Callable, Iterator
 
@@ -133,6 +134,63 @@ class JobDir:
     is_due = time.monotonic() - self._checked_at > _CHECK_SECS
     if is_due and jax.process_count() == 1:
       self.check(sleep)
+
+  def check_shared(
+    self, barriers: coordination_service.Barriers | None = None
+  ) -> None:
+    """Checks that the processes of a training job have one directory.
+
+    All processes must call it, the first one with the lock. The others look for
+    its `.lock`.
+
+    Args:
+      barriers: Barriers of the processes; None makes those of the job.
+
+    Raises:
+      JobDirError: A process has another directory.
+    """
+    if self._copy is not None:
+      return
+    barriers = barriers or coordination_service.Barriers(
+      'shared job directory', _LOCK_SECS + self._wait_secs
+    )
+    other = ''
+    try:
+      run_id = barriers.wait('the job directory is locked', self._lock_id())[0]
+      if run_id and not self._sees_lock(run_id):
+        other = f'{self.path} (host {socket.gethostname()})'
+      others = barriers.wait('the lock of the job directory is seen', other)
+    except coordination_service.MissingProcessesError as e:
+      raise JobDirError(str(e)) from None
+    for index, other in others.items():
+      if other:
+        raise JobDirError(
+          f'--job_log_dir of process {index} of {len(others)}, {other}, is not'
+          ' the directory of process 0: it lacks the .lock of this run. All'
+          ' processes need one directory, on a shared file system or in a'
+          ' bucket'
+        )
+
+  def _lock_id(self) -> str:
+    holder = lease.read_holder(self.path)
+    return holder['run_id'] if holder else ''
+
+  def _sees_lock(self, run_id: str) -> bool:
+    """Whether `.lock` is that of the run; a network file system may be late."""
+    deadline, is_late = time.monotonic() + self._wait_secs, False
+    while self._lock_id() != run_id:
+      if time.monotonic() >= deadline:
+        return False
+      if not is_late:
+        logging.warning(
+          '--job_log_dir=%s lacks the .lock of process 0; waiting up to %g s'
+          ' for it (--job_dir_wait_secs)',
+          self.path,
+          self._wait_secs,
+        )
+      is_late = True
+      time.sleep(_POLL_SECS)
+    return True
 
   def upload(self) -> None:
     """Uploads the files of a working copy; a failure is a warning."""

@@ -103,6 +103,8 @@ def _run_in_job_dir(
   with job_dir.open_job_dir(
     job_log_dir, process, options.mode, options.job_dir_wait_secs
   ) as directory:
+    if options.mode == 'train' and options.enable_checkpoint_saving:
+      directory.check_shared()
     if storage.is_url(job_log_dir):
       # The files of the job are those of the working copy.
       options = dataclasses.replace(options, job_log_dir=str(directory.path))

@@ -152,6 +152,29 @@ def test_the_failure_of_one_ends_both(tmp_path):
   assert re.search(message, ended[0].stderr), ended[0].stderr
 
 
+def test_processes_with_different_directories_do_not_train(tmp_path):
+  """As those on disks of their own: a checkpoint would lack a part."""
+  port = binary.free_port()
+  words = [MESH, '--set=BATCH_SIZE=4', '--job_dir_wait_secs=1']
+  processes = [
+    binary.start_processes(
+      'TinySpmd',
+      tmp_path / str(index),
+      *words,
+      count=2,
+      devices=2,
+      indices=(index,),
+      port=port,
+    )[0]
+    for index in range(2)
+  ]
+  ended = binary.wait(processes)
+  assert [p.returncode for p in ended] == [1, 1], ended
+  message = f'--job_log_dir of process 1 of 2, {tmp_path / "1"} (host '
+  # Process 0, which serves the others, may end before process 1 can read it.
+  assert message in ended[0].stderr, ended
+
+
 @pytest.mark.parametrize('killed', [0, 1])
 def test_the_death_of_one_ends_the_other(tmp_path, killed):
   words = [MESH, '--set=BATCH_SIZE=4', f'--set=NUM_STEPS={10**6}']

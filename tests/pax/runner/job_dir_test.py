@@ -13,12 +13,14 @@ import pathlib
 import shutil
 import time
 import uuid
+from concurrent import futures
 
 import pytest
 from absl import logging
 
-from pax import storage, working_copy
+from pax import coordination_service, storage, working_copy
 from pax.runner import job_dir, job_lock, job_log, lease
+from tests.testing import coordination_store
 
 
 def test_makes_the_directory_and_logs_into_it(tmp_path):
@@ -217,6 +219,47 @@ def test_a_lease_that_is_not_renewed_expires(tmp_path, no_locks, monkeypatch):
     (tmp_path / '.lock').write_text(json.dumps(other))
     with pytest.raises(job_dir.JobDirError, match='pid 1 on other'):
       first.check()
+
+
+def _check_shared(*directories):
+  """Checks as the processes of one job; returns their errors."""
+  server = coordination_store.Server(len(directories))
+  with futures.ThreadPoolExecutor(len(directories)) as pool:
+    checks = [
+      pool.submit(
+        directory.check_shared,
+        coordination_service.Barriers(
+          'job', 30, coordination_store.Store(server, index)
+        ),
+      )
+      for index, directory in enumerate(directories)
+    ]
+    return [str(check.exception() or '') for check in checks]
+
+
+def test_all_processes_have_one_directory(tmp_path):
+  path, other = str(tmp_path / 'job'), str(tmp_path / 'other')
+  with (
+    job_dir.open_job_dir(path, 0) as first,
+    job_dir.open_job_dir(path, 1) as second,
+    job_dir.open_job_dir(other, 2, wait_secs=0.2) as third,
+  ):
+    assert _check_shared(first, second) == ['', '']
+    errors = _check_shared(first, second, third)
+    assert len(set(errors)) == 1
+    assert errors[0].startswith(
+      f'--job_log_dir of process 2 of 3, {other} (host'
+    )
+    # That of another run.
+    (tmp_path / 'other' / '.lock').write_text(
+      (tmp_path / 'job' / '.lock')
+      .read_text()
+      .replace('"run_id": "', '"run_id": "x')
+    )
+    assert _check_shared(first, second, third) == errors
+    # Without its own lock file, as on a full disk, process 0 cannot tell.
+    (tmp_path / 'job' / '.lock').write_text('')
+    assert _check_shared(first, second, third) == ['', '', '']
 
 
 def test_checkpoints_that_are_a_file(tmp_path):
