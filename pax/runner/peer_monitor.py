@@ -44,8 +44,16 @@ _ADVICE = (
   'this process cannot continue without it; start all processes again to resume'
   ' from the newest checkpoint'
 )
+_PLACE_ADVICE = (
+  'that all processes of the job have the same --num_hosts, and each another'
+  ' --host_idx; start all processes again'
+)
 
 EndProcess = Callable[[int, str], None]
+
+
+class _RefusedError(Exception):
+  """Process 0 does not take this process for one of its job."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -117,6 +125,7 @@ class PeerMonitor(abc.ABC):
     self._lock = threading.Lock()
     self._loss: Loss | None = None
     self._exit_code: int | None = None
+    self._has_joined = False
     self._has_ended = threading.Event()
     self._thread: threading.Thread | None = None
     # The main thread has nothing to report but the loss of a peer.
@@ -129,9 +138,9 @@ class PeerMonitor(abc.ABC):
     Process 0 returns at once, the others when they have connected to it.
     """
 
-  @abc.abstractmethod
   def joined(self) -> None:
     """JAX has connected all processes: none is missing."""
+    self._has_joined = True
 
   @abc.abstractmethod
   def close(self) -> None:
@@ -171,12 +180,16 @@ class PeerMonitor(abc.ABC):
     """
     self.await_verdict()
     detail = f' ({status})' if status else ''
-    self.end(
-      "JAX's coordination service reports that a process of the job is gone"
-      f'{detail}; {_ADVICE}',
-      exit_codes.PEER_LOST,
-      self._exit_code,
+    message = (
+      f'cannot join the job at {self.membership.coordinator}{detail}; check'
+      f' that its process 0 runs there (--server_addr), and {_PLACE_ADVICE}'
     )
+    if self._has_joined:
+      message = (
+        "JAX's coordination service reports that a process of the job is gone"
+        f'{detail}; {_ADVICE}'
+      )
+    self.end(message, exit_codes.PEER_LOST, self._exit_code)
 
   def report(self, loss: Loss) -> None:
     """Prints the message about a loss and ends the process, once."""
@@ -281,6 +294,7 @@ class CoordinatorMonitor(PeerMonitor):
     self._thread = _start_thread(self._watch, listener)
 
   def joined(self) -> None:
+    super().joined()
     self._deadline = None
 
   def close(self) -> None:
@@ -355,17 +369,27 @@ class CoordinatorMonitor(PeerMonitor):
       ValueError: it is not a process of this job.
     """
     index = int(hello['index'])
-    is_known = index in self._peers or not (
-      0 < index < self.membership.num_processes
-    )
-    if is_known or hello['job'] != _job_name(self.membership):
-      raise ValueError(f'unexpected process: {hello}')
+    job = _job_name(self.membership)
+    if hello['job'][:-1] != job[:-1]:
+      raise ValueError(f'process of another job: {hello}')
+    if refusal := self._refusal(index, int(hello['job'][-1])):
+      peer_connections.send(peer.connection, {'refusal': refusal})
+      raise ValueError(refusal)
     peer.index, peer.host = index, str(hello['host'])
     self._peers[index] = peer
     peer_connections.send(
-      peer.connection,
-      {'job': _job_name(self.membership), 'host': socket.gethostname()},
+      peer.connection, {'job': job, 'host': socket.gethostname()}
     )
+
+  def _refusal(self, index: int, num_processes: int) -> str:
+    """Why a process is none of this job, or an empty string."""
+    count = self.membership.num_processes
+    if num_processes != count:
+      return f'its --num_hosts is {count}, and {num_processes} here'
+    if index in self._peers:
+      host = self._peers[index].host
+      return f'a process on host {host} has --host_idx={index} already'
+    return '' if 0 < index < count else f'it has no process {index}'
 
   def _is_expected_end(self, peer: _Peer) -> bool:
     """Whether a peer ended when this process had nothing left to do either.
@@ -403,7 +427,7 @@ class WorkerMonitor(PeerMonitor):
   def start(self) -> None:
     deadline = time.monotonic() + self.membership.join_secs
     reachable_since: float | None = None
-    while not self._connect():
+    while not self._is_connected():
       now = time.monotonic()
       if reachable_since is None and peer_connections.is_open(
         self.membership.coordinator
@@ -423,10 +447,20 @@ class WorkerMonitor(PeerMonitor):
         self.report(Loss(indices=(0,), reason='missing'))
         return
       time.sleep(_RETRY_SECS)
-    self._thread = _start_thread(self._watch)
+    if self._connection:
+      self._thread = _start_thread(self._watch)
 
-  def joined(self) -> None:
-    pass
+  def _is_connected(self) -> bool:
+    """Connects to process 0; ends this process if it is refused."""
+    try:
+      return self._connect()
+    except _RefusedError as e:
+      self.end(
+        f'process 0 of the job at {self.membership.coordinator} refuses this'
+        f' process: {e}; check {_PLACE_ADVICE}',
+        exit_codes.PEER_LOST,
+      )
+      return True
 
   def close(self) -> None:
     if self._connection:
@@ -438,7 +472,11 @@ class WorkerMonitor(PeerMonitor):
         peer_connections.send(self._connection, {'exit': code})
 
   def _connect(self) -> bool:
-    """Connects to process 0; returns whether it answers."""
+    """Connects to process 0; returns whether it answers.
+
+    Raises:
+      _RefusedError: it does not take this process for one of its job.
+    """
     host, _ = peer_connections.split_address(self.membership.coordinator)
     hello = {
       'job': _job_name(self.membership),
@@ -454,6 +492,9 @@ class WorkerMonitor(PeerMonitor):
         peer_connections.send(connection, hello)
         messages = peer_connections.lines(connection)
         welcome = json.loads(next(messages))
+        if 'refusal' in welcome:
+          connection.close()
+          raise _RefusedError(welcome['refusal'])
         if welcome['job'] == hello['job']:
           self._coordinator_host = str(welcome['host'])
           connection.settimeout(None)

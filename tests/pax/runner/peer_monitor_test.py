@@ -215,8 +215,8 @@ def test_other_programs_on_its_ports_do_not_matter(jobs):
       'nonsense\n',
       '[]\n',
       '{"index": 1}\n',
-      f'{{"job": {job}, "index": 1, "host": "again"}}\n',
-      f'{{"job": {job}, "index": 2, "host": "none"}}\n',
+      '{"job": ["pax-peers-1", 1, 2], "index": 1, "host": "other"}\n',
+      f'{{"job": {job}, "index": "none", "host": "none"}}\n',
       '[' * 5000,
     ):
       with socket.create_connection(('localhost', used)) as stranger:
@@ -227,6 +227,27 @@ def test_other_programs_on_its_ports_do_not_matter(jobs):
     assert first.codes.empty() and second.codes.empty()
     other.shutdown(socket.SHUT_RDWR)
   assert not jobs.messages
+
+
+@pytest.mark.parametrize(
+  ('index', 'num_processes', 'reason'),
+  [
+    (1, 3, 'its --num_hosts is 2, and 3 here'),
+    (2, 3, 'its --num_hosts is 2, and 3 here'),
+    (1, 2, f'a process on host {HOST} has --host_idx=1 already'),
+    (2, 2, 'it has no process 2'),
+  ],
+)
+def test_a_process_with_another_place_is_refused(
+  jobs, index, num_processes, reason
+):
+  first, second = jobs.connected(2)
+  wrong = jobs.monitor(index, num_processes)
+  wrong.start()
+  assert ended(wrong) == 76
+  (message,) = jobs.messages
+  assert f'job at {jobs.address} refuses this process: {reason}; ' in message
+  assert first.codes.empty() and second.codes.empty()
 
 
 def test_without_its_port_only_jax_watches(jobs, caplog, monkeypatch):
@@ -247,6 +268,17 @@ def test_an_error_of_jax_ends_the_process(jobs, monkeypatch):
   first.report_jax_error('UNAVAILABLE')
   assert ended(first) == 76
   assert 'a process of the job is gone (UNAVAILABLE);' in jobs.messages[0]
+
+
+def test_an_error_of_jax_before_all_have_joined_names_the_flags(
+  jobs, monkeypatch
+):
+  monkeypatch.setattr(peer_monitor.PeerMonitor, 'await_verdict', lambda _: None)
+  second = jobs.monitor(1)
+  second.report_jax_error('')
+  assert ended(second) == 76
+  assert f'cannot join the job at {jobs.address}; check' in jobs.messages[0]
+  assert '(--server_addr)' in jobs.messages[0]
 
 
 def test_the_system_ends_connections_to_silent_hosts(jobs):
