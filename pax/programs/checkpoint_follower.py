@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+import jax
 from absl import logging
 
 from pax import io_utils, storage, tasks_lib, train_states
 from pax.checkpoints import paths, reading
+from pax.checkpoints.types import CheckpointError
 from pax.programs.metric_accumulator import (
   broadcast_from_first_process,
   is_set_on_all_processes,
@@ -23,6 +26,8 @@ TrainState = train_states.TrainState
 
 _FIRST_POLL_SECS = 0.1
 _LAST_POLL_SECS = 2.0
+# Longest time until all processes see a checkpoint that process 0 sees.
+_LATE_SECS = 60.0
 # Broadcast instead of a step: no new checkpoint yet, and no more to come.
 _NO_CHECKPOINT, _NO_MORE = -1, -2
 
@@ -123,17 +128,16 @@ class CheckpointFollower:
     """Yields the states in the order of their steps.
 
     Raises:
-      CheckpointError: The directory is a checkpoint itself, or a file.
+      CheckpointError: The directory is a checkpoint itself, or a file; or a
+        process does not see the checkpoints in it.
     """
     reading.check_directory(self.directory)
     last_seen: int | None = None
     while (step := self._wait_for_checkpoint(last_seen)) is not None:
       last_seen = step
       is_last = self._is_last(step)
-      state = self._read(step)
-      # Training may delete it before one process has read it, or its file
-      # system may show it late: all processes evaluate it, or none.
-      if is_set_on_all_processes(state is not None) and state is not None:
+      state = self._read_on_all(step)
+      if state is not None:
         yield step, state, is_last
       del state
       if is_last:
@@ -144,6 +148,40 @@ class CheckpointFollower:
     """The directory in which the training job records its end."""
     is_inner = self.directory.name == paths.CHECKPOINTS
     return self.directory.parent if is_inner else self.directory
+
+  def _read_on_all(self, step: int) -> TrainState | None:
+    """Returns the state; None in all processes if training deleted it.
+
+    A file system may show a checkpoint late, and training may delete it before
+    one process has read it: all processes evaluate it, or none.
+
+    Raises:
+      CheckpointError: A process does not see what process 0 sees.
+    """
+    start = time.monotonic()
+    state = self._read(step)
+    while not is_set_on_all_processes(state is not None):
+      is_there = step in reading.checkpoint_steps(self.directory)
+      if not broadcast_from_first_process(int(is_there)):
+        return None
+      if (
+        broadcast_from_first_process(int(time.monotonic() - start)) > _LATE_SECS
+      ):
+        raise CheckpointError(self._absence_message(step, state))
+      self.preemption.raise_if_requested()
+      self.preemption.sleep(_LAST_POLL_SECS)
+      state = self._read(step) if state is None else state
+    return state
+
+  def _absence_message(self, step: int, state: TrainState | None) -> str:
+    who = 'another process'
+    if state is None:
+      who = f'process {jax.process_index()} (host {socket.gethostname()})'
+    return (
+      f'{who} does not see the checkpoint of step {step} in {self.directory},'
+      ' which process 0 sees; all processes need one directory of checkpoints,'
+      ' on a shared file system or in a bucket'
+    )
 
   def _read(self, step: int) -> TrainState | None:
     """Returns the state; None if training deleted its checkpoint."""

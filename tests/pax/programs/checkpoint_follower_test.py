@@ -167,11 +167,38 @@ def test_one_that_another_process_cannot_read_is_passed_over(
   def is_set(flag):
     can_others_read = next(others)
     if not can_others_read:
+      (tmp_path / 'checkpoints/checkpoint_00000010').rmdir()
       _save(tmp_path, 30)
     return flag and can_others_read
 
   monkeypatch.setattr(checkpoint_follower, 'is_set_on_all_processes', is_set)
   assert _seen(_following(tmp_path)) == [(30, True)]
+
+
+def test_one_that_another_process_sees_late_is_awaited(tmp_path, monkeypatch):
+  monkeypatch.setattr(checkpoint_follower, '_LAST_POLL_SECS', 0.01)
+  _save(tmp_path, 10, 30)
+  others = iter([False, False, True])
+  monkeypatch.setattr(
+    checkpoint_follower,
+    'is_set_on_all_processes',
+    lambda flag: next(others) and flag,
+  )
+  assert _seen(_following(tmp_path)) == [(30, True)]
+
+
+def test_one_that_another_process_never_sees_is_an_error(tmp_path, monkeypatch):
+  monkeypatch.setattr(checkpoint_follower, '_LAST_POLL_SECS', 0.01)
+  monkeypatch.setattr(checkpoint_follower, '_LATE_SECS', -1)
+  monkeypatch.setattr(
+    checkpoint_follower, 'is_set_on_all_processes', lambda _: False
+  )
+  _save(tmp_path, 30)
+  message = (
+    f'another process does not see the checkpoint of step 30 in {tmp_path}'
+  )
+  with pytest.raises(checkpoints.CheckpointError, match=message):
+    _seen(_following(tmp_path))
 
 
 def test_a_damaged_checkpoint_is_an_error_with_the_remedy(tmp_path):
