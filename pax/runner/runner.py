@@ -28,6 +28,7 @@ from pax.programs.stop_request import StopRequest
 from pax.runner import (
   build_eval,
   build_train,
+  common_flags,
   distributed,
   emergency,
   job_dir,
@@ -66,6 +67,7 @@ def run(
   job_log.log_to_console()
   with _peer_loss_first(), _hang_ends_process(options):
     distributed.initialize(options)
+    common_flags.check(options)
     return _run_in_job_dir(options, job_log_dir, experiment, callbacks, began)
 
 
