@@ -234,7 +234,7 @@ def _forward_lines(source: IO[str], name: str, sink: TextIO) -> None:
 def _reason(code: int) -> str:
   """How a process ended, for messages."""
   if code == exit_codes.PREEMPTED:
-    return 'was stopped and has saved'
+    return 'was stopped by a signal'
   if code == exit_codes.PEER_LOST:
     return 'has lost another process'
   if code > _SIGNAL_OFFSET and code - _SIGNAL_OFFSET in set(signal.Signals):

@@ -75,7 +75,7 @@ def test_a_stop_that_saves_stays_one(capfd):
   commands_ = [command('0', saves), command('1', stops)]
   assert process_group.run(commands_, grace_secs=0.1) == 75
   err = capfd.readouterr().err
-  assert '1 was stopped and has saved; ending 0' in err and 'killed' not in err
+  assert '1 was stopped by a signal; ending 0' in err and 'killed' not in err
 
 
 def test_the_cause_of_a_lost_peer_is_awaited(capfd):
