@@ -490,6 +490,9 @@ class WorkerMonitor(PeerMonitor):
         continue
       try:
         peer_connections.send(connection, hello)
+        # A process 0 that is only slow would take the end of the connection for
+        # that of this process.
+        connection.settimeout(self.membership.timeout_secs)
         messages = peer_connections.lines(connection)
         welcome = json.loads(next(messages))
         if 'refusal' in welcome:

@@ -9,6 +9,7 @@ import errno
 import queue
 import socket
 import threading
+import time
 
 import pytest
 
@@ -227,6 +228,22 @@ def test_other_programs_on_its_ports_do_not_matter(jobs):
     assert first.codes.empty() and second.codes.empty()
     other.shutdown(socket.SHUT_RDWR)
   assert not jobs.messages
+
+
+def test_a_slow_first_process_keeps_the_first_connection(jobs, monkeypatch):
+  """It would report the end of any as the loss of its process."""
+  monkeypatch.setattr(peer_connections, 'CONNECT_SECS', 0.2)
+  welcome = peer_monitor.CoordinatorMonitor._welcome
+
+  def welcome_late(monitor, peer, hello):
+    time.sleep(1)
+    welcome(monitor, peer, hello)
+
+  monkeypatch.setattr(peer_monitor.CoordinatorMonitor, '_welcome', welcome_late)
+  first, second = jobs.connected(2)
+  time.sleep(0.5)
+  assert first.codes.empty() and second.codes.empty()
+  assert not jobs.messages and list(first._peers) == [1]
 
 
 @pytest.mark.parametrize(
