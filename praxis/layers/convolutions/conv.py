@@ -7,16 +7,15 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Self
 
-import jax
 from jaxtyping import Array, Float, Num
 
 from praxis import base_layer, pax_fiddle
 from praxis.base_layer import WeightHParams, WeightInit
 from praxis.layers import normalizations
+from praxis.layers.convolutions.convolve import Padding, convolve
 from praxis.layers.convolutions.padding import window_padding
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
-_SPATIAL_LETTERS = 'THW'
 
 
 class BaseConv(base_layer.BaseLayer):
@@ -127,17 +126,14 @@ class BaseConv(base_layer.BaseLayer):
     self, inputs: Num[Array, 'B *space I']
   ) -> Float[Array, 'B *outer O']:
     """Returns the convolution; 'SAME' with stride 1 keeps spatial sizes."""
-    groups = self._num_groups(inputs)
-    space = _SPATIAL_LETTERS[-self._rank :]
+    self._check_inputs(inputs)
     mapping = self.activation_split_dims_mapping.out
-    outputs = jax.lax.conv_general_dilated(
+    outputs = convolve(
       self.shard(inputs.astype(self.fprop_dtype), mapping),
       self._kernel(),
-      window_strides=self.filter_stride,
+      strides=self.filter_stride,
       padding=self._padding(),
-      rhs_dilation=self.dilations,
-      dimension_numbers=(f'N{space}C', f'{space}IO', f'N{space}C'),
-      feature_group_count=groups,
+      dilations=self.dilations,
     )
     outputs = self.shard(outputs, mapping)
     return outputs + self.theta.b if self.bias else outputs
@@ -145,7 +141,7 @@ class BaseConv(base_layer.BaseLayer):
   def _kernel(self) -> Float[Array, '*space I O']:
     return self.theta.w
 
-  def _padding(self) -> str | list[tuple[int, int]]:
+  def _padding(self) -> Padding:
     if self.padding == 'VALID':
       return 'VALID'
     if self.tf_equivalent_padding and not self.is_causal:
@@ -154,8 +150,8 @@ class BaseConv(base_layer.BaseLayer):
       self.filter_shape[: self._rank], self.dilations, is_causal=self.is_causal
     )
 
-  def _num_groups(self, inputs: Array) -> int:
-    """Returns the number of channel groups of a grouped convolution."""
+  def _check_inputs(self, inputs: Array) -> None:
+    """Raises ValueError if the filter does not fit the inputs."""
     layer = type(self).__name__
     in_channels, out_channels = self.filter_shape[-2:]
     if inputs.ndim != self._rank + 2:
@@ -175,7 +171,6 @@ class BaseConv(base_layer.BaseLayer):
         f'groups of inputs {inputs.shape}, got filter_shape '
         f'{tuple(self.filter_shape)}'
       )
-    return num_groups
 
 
 class Conv2D(BaseConv):

@@ -6,11 +6,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-import jax
 from jaxtyping import Array, Float, Num
 
 from praxis import base_layer, py_utils, pytypes
 from praxis.base_layer import WeightHParams, WeightInit
+from praxis.layers.convolutions.convolve import convolve
 from praxis.layers.convolutions.padding import causal_padding
 
 
@@ -106,13 +106,11 @@ class DepthwiseConv1D(BaseDepthwiseConv1D):
     if paddings is not None:
       inputs = py_utils.apply_padding(inputs, paddings[:, :, None])
     before = causal_padding(self.filter_shape[0], self.rhs_dilation_rate)
-    outputs = jax.lax.conv_general_dilated(
+    outputs = convolve(
       inputs.astype(self.fprop_dtype),
       self.get_w(),
-      window_strides=(1,),
+      strides=(1,),
       padding=[(before, 0)] if self.is_causal else 'SAME',
-      rhs_dilation=(self.rhs_dilation_rate,),
-      dimension_numbers=('NHC', 'HIO', 'NHC'),
-      feature_group_count=self.filter_shape[1],
+      dilations=(self.rhs_dilation_rate,),
     )
     return outputs + self.theta.b if self.bias else outputs

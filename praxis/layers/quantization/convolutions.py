@@ -42,13 +42,12 @@ class Conv2D(convolutions.Conv2D, quantized_layer_mixin.QuantizedLayerMixin):
   ) -> Float[Array, 'B *outer O']:
     if not self._is_inference:
       return super().__call__(inputs)
+    self._check_inputs(inputs)
     mapping = self.activation_split_dims_mapping.out
     outputs = quantizer.quantized_conv(
       self,
       self.shard(inputs.astype(self.fprop_dtype), mapping),
       self._padding(),
-      ('NHWC', 'HWIO', 'NHWC'),
-      self._num_groups(inputs),
     )
     outputs = self.shard(outputs, mapping)
     return outputs + self.theta.b if self.bias else outputs

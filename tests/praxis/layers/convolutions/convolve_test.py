@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""Convolutions in groups: derivatives, and gradients on meshes."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from praxis.layers.convolutions.convolve import convolve
+from tests.praxis.layers.convolutions import numpy_conv
+from tests.praxis.layers.running import jit, normal
+
+
+@pytest.mark.parametrize(
+  ('x_shape', 'w_shape', 'strides', 'dilations', 'padding', 'pads'),
+  [
+    # 'SAME' of a stride of 2 pads the end only.
+    ((2, 6, 4, 4), (3, 2, 1, 4), (2, 1), (1, 1), 'SAME', [(0, 1), (0, 1)]),
+    ((2, 7, 5, 4), (2, 3, 2, 6), (1, 2), (2, 1), 'VALID', [(0, 0)] * 2),
+    ((2, 6, 3), (3, 1, 6), (1,), (2,), [(4, 0)], [(4, 0)]),
+  ],
+  ids=['depthwise', 'groups', 'causal'],
+)
+def test_derivatives(x_shape, w_shape, strides, dilations, padding, pads):
+  x, w = normal(*x_shape), normal(*w_shape, seed=1)
+  conv = functools.partial(
+    convolve, strides=strides, padding=padding, dilations=dilations
+  )
+  groups = x_shape[-1] // w_shape[-2]
+
+  def reference(x, w):
+    return numpy_conv.convolve(x, w, strides, dilations, pads, groups)
+
+  out, out_vjp = jax.vjp(conv, x, w)
+  np.testing.assert_allclose(out, reference(x, w), atol=1e-5)
+  cotangent = normal(*out.shape, seed=2)
+  x_grad, w_grad = out_vjp(cotangent)
+  want = [
+    np.vdot(reference(x, unit.reshape(w_shape)), cotangent)
+    for unit in np.eye(w.size)
+  ]
+  np.testing.assert_allclose(w_grad.ravel(), want, atol=1e-5)
+  # The convolution is linear in both.
+  np.testing.assert_allclose(
+    [np.vdot(x_grad, x), np.vdot(w_grad, w)],
+    [np.vdot(cotangent, out)] * 2,
+    rtol=1e-4,
+  )
+  x_dot, w_dot = normal(*x_shape, seed=3), normal(*w_shape, seed=4)
+  _, out_dot = jax.jvp(conv, (x, w), (x_dot, w_dot))
+  want = reference(x_dot, w) + reference(x, w_dot)
+  np.testing.assert_allclose(out_dot, want, atol=1e-5)
+  mixed = jax.jvp(lambda x: jax.vjp(conv, x, w)[1](cotangent), (x,), (x_dot,))
+  want = [
+    np.vdot(reference(x_dot, unit.reshape(w_shape)), cotangent)
+    for unit in np.eye(w.size)
+  ]
+  np.testing.assert_allclose(mixed[1][1].ravel(), want, atol=1e-5)
+
+
+@pytest.mark.parametrize('shape', [(4, 2), (2, 4)])
+@pytest.mark.parametrize('channels_per_group', [1, 2])
+def test_gradients_on_a_mesh_are_those_of_one_device(shape, channels_per_group):
+  # XLA multiplies the filter's gradient that JAX derives by the size of `mdl`.
+  mesh = jax.make_mesh(
+    shape, ('data', 'mdl'), axis_types=(jax.sharding.AxisType.Auto,) * 2
+  )
+  x, w = normal(8, 6, 8), normal(3, channels_per_group, 8, seed=1)
+  cotangent = normal(8, 6, 8, seed=2)
+
+  def loss(x, w):
+    out = convolve(x, w, strides=(1,), padding='SAME', dilations=(1,))
+    return jnp.vdot(out, cotangent)
+
+  gradients = jit(jax.grad(loss, argnums=(0, 1)))
+  want = gradients(x, w)
+  rows, replicated = PartitionSpec('data'), PartitionSpec()
+  got = gradients(
+    jax.device_put(x, NamedSharding(mesh, rows)),
+    jax.device_put(w, NamedSharding(mesh, replicated)),
+  )
+  for g, reference in zip(got, want, strict=True):
+    np.testing.assert_allclose(g, reference, atol=1e-5)
