@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +18,20 @@ _SPATIAL_LETTERS = 'THW'
 _Tangent = Array | custom_derivatives.SymbolicZero
 # 'SAME', 'VALID', or the zeros before and after each spatial dimension.
 Padding = str | Sequence[tuple[int, int]]
+
+_has_vmapped_filters = contextvars.ContextVar(
+  'has_vmapped_filters', default=False
+)
+
+
+@contextlib.contextmanager
+def vmapped_filters() -> Iterator[None]:
+  """Convolutions within are mapped by `jax.vmap` over filters, as in groups."""
+  token = _has_vmapped_filters.set(True)
+  try:
+    yield
+  finally:
+    _has_vmapped_filters.reset(token)
 
 
 def convolve(
@@ -35,7 +51,8 @@ def convolve(
     padding: as in `lax.conv_general_dilated`.
     dilations: the dilation of the filter in each spatial dimension.
   """
-  conv = _conv if x.shape[-1] == w.shape[-2] else _grouped_conv
+  is_grouped = x.shape[-1] != w.shape[-2] or _has_vmapped_filters.get()
+  conv = _grouped_conv if is_grouped else _conv
   return conv(x, w, strides, padding, dilations)
 
 

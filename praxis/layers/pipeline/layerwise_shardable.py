@@ -23,6 +23,7 @@ from jax.ad_checkpoint import checkpoint_name
 from praxis import base_layer, pax_fiddle, pytypes
 from praxis.base_layer import quantized_variables
 from praxis.layers import checkpoint_policy as checkpoint_policy_lib
+from praxis.layers.convolutions.convolve import vmapped_filters
 from praxis.layers.pipeline import microbatches as microbatches_lib
 from praxis.layers.pipeline import schedule as schedule_lib
 from praxis.layers.pipeline import stage_buffers
@@ -446,7 +447,8 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
     def stage(body: nn.Module, flow: Any, gathered: Any) -> Any:
       inputs, moving = flow
       args, kwargs = broadcast.join(moving or gathered)
-      return body(inputs, *args, **kwargs), moving
+      with vmapped_filters():
+        return body(inputs, *args, **kwargs), moving
 
     return self._vmapped(stage, self.num_stages, self._stage_axis())
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from praxis import base_layer, pax_fiddle
-from praxis.layers import pipeline
+from praxis.layers import convolutions, pipeline
 from praxis.layers.pipeline import microbatches, schedule
 from tests.praxis.layers import running
 
@@ -296,6 +296,41 @@ def test_stages_on_devices_of_their_own_talk_to_neighbors_only():
   want = _sequence(variables['params']['body']['w'], x, scale, bias)
   np.testing.assert_allclose(got, want, atol=1e-4)
   assert 'collective-permute' in compiled.as_text()
+
+
+def test_convolutions_of_stages_have_the_gradients_of_one_device():
+  # XLA multiplies the filter gradients that JAX derives by the size of `mdl`.
+  axes = ('stage', 'data', 'mdl')
+  mesh = jax.make_mesh(
+    (2, 2, 2), axes, axis_types=(jax.sharding.AxisType.Auto,) * 3
+  )
+  stage = pax_fiddle.Config(
+    convolutions.Conv2D, filter_shape=(3, 1, 4, 4), filter_stride=(1, 1)
+  )
+  config = pax_fiddle.Config(
+    pipeline.LayerwiseShardablePipelined,
+    num_stages=2,
+    num_microbatches=2,
+    single_stage_body=stage,
+    ici_mesh_shape=mesh.devices.shape,
+    mesh_axis_names=axes,
+  )
+  config.weight_split_dims_mapping.stages = ['stage']
+  x = running.normal(8, 6, 1, 4)
+  layer, variables = running.build(config, x)
+
+  def loss(variables, x):
+    return jnp.sum(layer.apply(variables, x) ** 2)
+
+  gradient = running.jit(jax.grad(loss))
+  want = gradient(variables, x)
+  spec = jax.sharding.PartitionSpec
+  place = lambda a, s: jax.device_put(a, jax.sharding.NamedSharding(mesh, s))
+  with jax.set_mesh(mesh):
+    placed = jax.tree.map(lambda w: place(w, spec('stage')), variables)
+    got = gradient(placed, place(x, spec('data')))
+  for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+    np.testing.assert_allclose(g, w, atol=1e-4)
 
 
 def test_gradients_of_bfloat16_weights_are_summed_in_float32():
