@@ -60,7 +60,7 @@ class Train(Parameterizable):
     learners.Learner
   )
   # Step at which training ends.
-  num_train_steps: float = _field(1e7, ge=0.0)
+  num_train_steps: float = _field(1e7, ge=0.0, is_integer=True)
   # Steps between checkpoints.
   save_interval_steps: int = _field(5000, ge=1)
   # Besides the newest, keeps one checkpoint per such duration (s, m, h, d).

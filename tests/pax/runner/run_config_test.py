@@ -32,6 +32,7 @@ def _tree(*settings):
   'setting',
   [
     'task.train.num_train_steps=-5',
+    'task.train.num_train_steps=4.5',
     'task.train.num_train_steps=None',
     'task.train.num_train_steps=nan',
     'task.train.num_train_steps=inf',
