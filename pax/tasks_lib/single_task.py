@@ -109,6 +109,13 @@ class SingleTask(base_task.BaseTask):
       raise ValueError(
         f'task.metrics must be a Config or None, got {self.metrics!r}'
       )
+    if self.early_stopping_fn is not None and not callable(
+      self.early_stopping_fn
+    ):
+      raise ValueError(
+        'task.early_stopping_fn must be a function, the Config of an object'
+        f' that can be called, or None, got {self.early_stopping_fn!r}'
+      )
     self._metrics = (self.metrics or base_metrics.MeanMetrics.config()).clone()
 
   @property

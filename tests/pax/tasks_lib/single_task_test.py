@@ -125,6 +125,10 @@ def test_what_a_task_refuses():
   task_p.train.learner = [task_p.train.learner]
   with pytest.raises(ValueError, match='one Config'):
     task_p.Instantiate()
+  task_p = tiny.task()
+  task_p.early_stopping_fn = 'foo'
+  with pytest.raises(ValueError, match="function, .*, or None, got 'foo'"):
+    task_p.Instantiate()
 
 
 def _declared(task):
