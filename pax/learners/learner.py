@@ -116,13 +116,7 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
         'Learner.force_repeat_prefix_structure needs'
         ' vectorize_on_repeat_prefix=True, got False'
       )
-    if isinstance(self.optimizer, pax_fiddle.Config):
-      self.optimizer = self.optimizer.Instantiate()
-    if self.optimizer is None:
-      raise ValueError(
-        'Learner.optimizer must be an optimizer or its Config, got None; e.g.'
-        ' optimizers.Adam.config(learning_rate=1e-3)'
-      )
+    self.optimizer = build_optimizer('Learner.optimizer', self.optimizer)
 
   def bprop_mask(self, var_weight_hparams: Hparams) -> Nested[bool]:
     """Returns the mask of learned variables: trainable and not excluded."""
@@ -446,3 +440,22 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
 
     overwritten = variable_masks.overwritten(var_weight_hparams)
     return jax.tree.map(no_update, overwritten, grads, old_vars)
+
+
+def build_optimizer(field: str, optimizer: Any) -> optimizers.Optimizer:
+  """Returns the optimizer, built if it is a Config.
+
+  Raises:
+    ValueError: it is not an optimizer; the message begins with `field`.
+  """
+  if isinstance(optimizer, pax_fiddle.Config):
+    optimizer = optimizer.Instantiate()
+  if isinstance(optimizer, optimizers.Optimizer):
+    return optimizer
+  hint = 'optimizers.Adam.config(learning_rate=1e-3)'
+  if hasattr(optimizer, 'init') and hasattr(optimizer, 'update'):
+    hint = 'optimizers.OptaxOptimizer.config(grad_tx=optax.adam(1e-3))'
+  raise ValueError(
+    f'{field} must be an optimizer or its Config, got {optimizer!r}; e.g.'
+    f' {hint}'
+  )

@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool
 
 from pax.learners import clipping, learner, optimizer_summaries
-from praxis import base_layer, optimizers, pax_fiddle, py_utils
+from praxis import base_layer, optimizers, py_utils
 from praxis.optimizers import masked_trees, sharded_transforms
 from praxis.pytypes import Nested
 
@@ -58,7 +58,7 @@ class MultiOptimizerLearner(learner.Learner):
         f' {list(self.auxiliary_names)}'
       )
     self.auxiliary_optimizers = [
-      opt.Instantiate() if isinstance(opt, pax_fiddle.Config) else opt
+      learner.build_optimizer('auxiliary_optimizers', opt)
       for opt in self.auxiliary_optimizers
     ]
     self._check_moving_averages()

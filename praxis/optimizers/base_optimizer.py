@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -23,6 +23,7 @@ _FINITE = value_domains.OrNone(value_domains.Interval())
 _NOT_NEGATIVE = value_domains.OrNone(value_domains.Interval(ge=0.0))
 
 
+@runtime_checkable
 class Optimizer(Protocol):
   """The interface between learners and optimizers."""
 

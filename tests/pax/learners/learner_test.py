@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from pax import learners
-from praxis import base_layer, optimizers, py_utils, schedules
+from praxis import base_layer, optimizers, pax_fiddle, py_utils, schedules
 
 Flags = base_layer.WeightHParamsCollection
 NONE = learners.BpropMaskedNode()
@@ -534,6 +534,12 @@ def test_stacked_layers_get_a_state_of_their_own():
         'vectorize_on_repeat_prefix': False,
       },
       'needs vectorize_on_repeat_prefix=True',
+    ),
+    ({'optimizer': None}, 'must be an optimizer or its Config, got None'),
+    ({'optimizer': optax.adam(1e-3)}, 'OptaxOptimizer.config'),
+    (
+      {'optimizer': pax_fiddle.Config(optax.adam, learning_rate=1e-3)},
+      'OptaxOptimizer.config',
     ),
   ],
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from pax import learners
@@ -143,6 +144,11 @@ def test_groups_are_named_as_the_learner_says():
 def test_lists_of_different_length_are_refused():
   with pytest.raises(ValueError, match="'auxiliary_names': 1"):
     _config(auxiliary_names=['head']).Instantiate()
+
+
+def test_an_auxiliary_transformation_of_optax_is_refused():
+  with pytest.raises(ValueError, match='auxiliary_optimizers must .*Optax'):
+    _config(auxiliary_optimizers=[optax.sgd(0.1)] * 2).Instantiate()
 
 
 @pytest.mark.parametrize('names', [['head', 'head'], ['head', 'main']])
