@@ -101,9 +101,8 @@ class EvalRunner:
       output = each.run(state, step)
       output = _with_speed(output, output.num_decode_steps, start)
       self.writer.write(step, output.scalars, split=f'decode_test_{name}')
-      self.progress.print(
-        f'step {step}  decoded {name}: {output.num_decode_steps} batches'
-      )
+      count = summaries.batch_count(output.num_decode_steps)
+      self.progress.print(f'step {step}  decoded {name}: {count}')
       if output.seqio_metrics:
         self._print_metrics(step, task_metrics(name, output.seqio_metrics))
       outputs[name] = output

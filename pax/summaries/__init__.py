@@ -15,6 +15,7 @@ from pax.summaries.profiling import StepProfiler as StepProfiler
 from pax.summaries.progress import NoopStatusLog as NoopStatusLog
 from pax.summaries.progress import Progress as Progress
 from pax.summaries.progress import StatusLog as StatusLog
+from pax.summaries.progress import batch_count as batch_count
 from pax.summaries.throughput import Rate as Rate
 from pax.summaries.throughput import Throughput as Throughput
 from pax.summaries.writer import NoopWriter as NoopWriter

@@ -47,6 +47,7 @@ class Progress:
     self._clock = clock
     self._line = _Line([], None)
     self._drawn_at = float('-inf')
+    self._batches_printed_at = clock()
     # None before the first line, and where it cannot be redrawn.
     self._live: live_line.LiveLine | None = None
 
@@ -85,18 +86,24 @@ class Progress:
       self._draw(self._line)
 
   def batches(self, label: str, done: int, total: int | None = None) -> None:
-    """Shows the progress of an evaluation; only in a terminal.
+    """Shows the progress of an evaluation; once a minute without a terminal.
 
     Args:
       label: Program and input, such as `eval held_out`.
       done: Number of batches done.
       total: Number of batches; None if unknown.
     """
-    is_due = self._clock() - self._drawn_at >= _REDRAW_SECONDS
-    if is_due and live_line.can_redraw(self._stream):
-      count = f'{done} batches' if total is None else f'{done}/{total} batches'
-      share = None if total is None else done / total
-      self._draw(_Line([Part(label, 0, 'bold'), Part(count, 0)], share))
+    count = batch_count(done) if total is None else f'{done}/{total} batches'
+    parts = [Part(label, 0, 'bold'), Part(count, 0)]
+    now = self._clock()
+    if done == 0:
+      self._batches_printed_at = now
+    if not live_line.can_redraw(self._stream):
+      if now - self._batches_printed_at >= _STATUS_SECONDS:
+        self._batches_printed_at = now
+        self.print(line_text(parts))
+    elif now - self._drawn_at >= _REDRAW_SECONDS:
+      self._draw(_Line(parts, None if total is None else done / total))
 
   def print(self, text: str) -> None:
     """Prints `text` above the line, and logs it."""
@@ -210,6 +217,11 @@ def line_parts(
 def line_text(parts: Sequence[Part]) -> str:
   """Returns the line of a pipe or a log."""
   return '  '.join(part.text for part in parts)
+
+
+def batch_count(count: int) -> str:
+  """Returns `1 batch`, `2 batches` ..."""
+  return f'{count} batch' if count == 1 else f'{count} batches'
 
 
 def short_number(value: float) -> str:

@@ -127,6 +127,15 @@ def test_decoding():
   assert runner.progress.bars[1] == ('decode p', 1, None)
 
 
+def test_one_decoded_batch():
+  one = Program(
+    'p', lambda state: DecodeProgramOutput(state, num_decode_steps=1)
+  )
+  runner, _ = _eval_runner(decodes=[one])
+  runner.decode(None, 3)
+  assert runner.progress.lines == ['step 3  decoded p: 1 batch']
+
+
 def test_a_signal_ends_a_pass():
   def stop(count):
     raise StopIteration

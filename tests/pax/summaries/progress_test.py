@@ -45,6 +45,20 @@ def test_a_pipe_gets_plain_lines():
   assert '\x1b' not in stream.getvalue()
 
 
+def test_a_pipe_gets_a_line_for_each_minute_of_an_evaluation():
+  stream, now = io.StringIO(), [1000.0]
+  shown = progress.Progress(3, stream, clock=lambda: now[0])
+  for label, secs, num_batches in (('eval a', 25, 6), ('eval b', 59, 2)):
+    for index in range(num_batches):
+      shown.batches(label, index)
+      now[0] += secs
+  shown.batches('eval b', 2, 7)
+  assert stream.getvalue().splitlines() == [
+    'eval a  3 batches',
+    'eval b  2/7 batches',
+  ]
+
+
 def test_the_log_has_the_lines_of_the_console(caplog):
   caplog.set_level('INFO')
   stream = io.StringIO()
