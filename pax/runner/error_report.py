@@ -75,6 +75,10 @@ def _location(error: BaseException) -> str:
     return ''
   from praxis.pax_fiddle import build_errors
 
+  if 'praxis.base_layer' in sys.modules:
+    from praxis.base_layer import children
+
+    children.locate_call(error)
   location = build_errors.location_of(error)
   if location is None:
     return ''

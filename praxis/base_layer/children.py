@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -143,7 +144,24 @@ class ParentModule(auxiliary_outputs.AuxiliaryOutputs):
     return bound
 
 
-def _locate(error: Exception, layer: ParentModule) -> None:
+def locate_call(error: BaseException) -> None:
+  """Attaches the path of the layer whose method raised an error, if one did.
+
+  An error of `setup` or of the building of an object keeps its location.
+  """
+  if build_errors.location_of(error) is not None:
+    return
+  frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+  for frame in reversed(frames):
+    layer = frame.f_locals.get('self')
+    if isinstance(layer, ParentModule):
+      location = build_errors.location_of(error)
+      # Layers in a loop do not have the parents of the loop.
+      if location is None or _template_path(layer, location.root) is not None:
+        _locate(error, layer)
+
+
+def _locate(error: BaseException, layer: ParentModule) -> None:
   """Attaches the path of the Config of `layer`, or of a child in it."""
   location = build_errors.location_of(error)
   path = ''

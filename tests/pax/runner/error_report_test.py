@@ -7,10 +7,15 @@ from __future__ import annotations
 import importlib
 import sys
 
+import jax
 import pytest
 
 from pax.runner import error_report
+from praxis import base_layer, base_model, pax_fiddle
+from praxis.layers import repeats
 from praxis.pax_fiddle import build_errors
+
+LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 
 
 class BaseModel:
@@ -113,6 +118,43 @@ def test_the_path_is_that_of_set():
     'task.model.lm_tpl.softmax_tpl (Layer): ZeroDivisionError: division by zero'
     ' (--traceback shows where)'
   )
+
+
+class Widened(base_layer.BaseLayer):
+  def __call__(self, x):
+    return x @ jax.numpy.ones((2, 3))
+
+
+class Pair(base_model.BaseModel):
+  first_tpl: LayerTpl = pax_fiddle.template_field(Widened)
+  second_tpl: LayerTpl = pax_fiddle.template_field(Widened)
+
+  def setup(self):
+    self.create_child('first', self.first_tpl)
+    self.create_child('second', self.second_tpl)
+
+  def compute_predictions(self, x):
+    return self.second(self.first(x))
+
+  def compute_loss(self, predictions, x):
+    return {}, {}
+
+
+def test_an_error_of_a_call_has_the_path_of_the_layer():
+  repeated = pax_fiddle.Config(
+    repeats.Repeat, sub_tpl=pax_fiddle.Config(Widened), x_times=2
+  )
+  for layer_p, path in (
+    (pax_fiddle.Config(Widened), 'second (Widened)'),
+    (repeated, 'second_tpl.sub_tpl (Widened)'),
+  ):
+    model = pax_fiddle.Config(Pair, second_tpl=layer_p).Instantiate()
+    # The second layer gets 3 values and wants 2.
+    with pytest.raises(TypeError) as caught:
+      model.init(jax.random.key(0), jax.numpy.ones(2))
+    assert error_report.text(caught.value).startswith(
+      f'task.model.{path}: TypeError: '
+    )
 
 
 def test_the_traceback_comes_first(capsys):
