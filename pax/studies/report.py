@@ -32,24 +32,27 @@ def write(
   print(table)
   folder = pathlib.Path(directory)
   side_files.write_text(folder / TABLE_FILE, f'{table}\n')
-  if any(trial.status is Status.DONE for trial in trials):
+  if search.reward and any(t.status is Status.DONE for t in trials):
     with side_files.tolerate_errors(folder / PICTURE_FILE):
       draw(trials, search_space, str(folder / PICTURE_FILE))
 
 
 def text(trials: Sequence[Trial], search_space: Space, search: Search) -> str:
-  """Returns the trials, best first, and the flags of the best."""
-  used = search.reward.used_metrics if search.reward else []
-  metrics = sorted(
-    {k for t in trials for m in used for k, _ in m.match_items(t.metrics)}
-  )
-  rows = [['trial', *search_space.names, *metrics, 'step', 'reward', 'status']]
+  """Returns the trials, best first, and the flags of the best.
+
+  Without a reward, none is the best.
+  """
+  metrics = sorted({k for t in trials for k in search.shown_values(t.metrics)})
+  reward = ['reward'] if search.reward else []
+  rows = [['trial', *search_space.names, *metrics, 'step', *reward, 'status']]
   ranked = sorted(trials, key=lambda t: (t.reward is None, -(t.reward or 0.0)))
   for trial in ranked:
     values = [trial.metrics.get(name) for name in metrics]
     settings = [trial.settings[name] for name in search_space.names]
     status = f'{trial.status.value}  {trial.reason}'.rstrip()
-    cells = [*map(_number, [*values]), str(trial.step), _number(trial.reward)]
+    cells = [*map(_number, values), str(trial.step)]
+    if search.reward:
+      cells.append(_number(trial.reward))
     rows.append([str(trial.id), *settings, *cells, status])
   widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
   lines = [

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from pax.tuning import aggregators, algorithms, interfaces
+from pax.tuning import aggregators, algorithms, interfaces, metrics
 
 # A trial of one run without a sub-experiment.
 ONE_RUN = ('',)
@@ -30,6 +30,16 @@ class Search:
   should_stop: interfaces.TrialStopper | None
   # Sub-experiments of a trial, run one after the other.
   sub_experiments: tuple[str, ...] = ONE_RUN
+
+  def shown_values(self, values: dict[str, float]) -> dict[str, float]:
+    """Returns the metrics of the reward by name; the losses without one."""
+    if self.reward:
+      shown = self.reward.used_metrics
+    elif self.metrics_from == 'train':
+      shown = [metrics.Metric.train('loss')]
+    else:
+      shown = [metrics.Metric.eval('loss')]
+    return {name: v for m in shown for name, v in m.match_items(values)}
 
   def reward_of(self, metrics: dict[str, float], step: int) -> float:
     """Returns the reward of metrics at a step; 0 without an objective."""

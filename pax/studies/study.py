@@ -287,7 +287,11 @@ class Study:
       with contextlib.closing(file):
         file.append(dataclasses.asdict(trial))
     if trial.status is Status.DONE:
-      print(f'trial {trial.id}  reward {trial.reward:.6g}  {trial.settings}')
+      values = self._search.shown_values(trial.metrics)
+      if self._search.reward and trial.reward is not None:
+        values = {'reward': trial.reward}
+      shown = '  '.join(f'{name} {v:.6g}' for name, v in values.items())
+      print(f'trial {trial.id}  {shown}  {trial.settings}')
 
 
 def read(path: str) -> list[Trial]:

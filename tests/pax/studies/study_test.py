@@ -82,6 +82,27 @@ def test_a_study_that_is_started_again_goes_on(tmp_path):
   assert shown.endswith('best: trial 4  --set A=2 --set B=20')
 
 
+def test_a_sweep_without_a_metric_shows_losses(tmp_path, capsys):
+  hparams = automl.parameter_sweep({'A': [1, 2]})(Searched)().search()
+  search = study.Search.of(hparams, 'eval')
+  made, _ = _study(tmp_path, lambda id: 0, search=search)
+  made.run()
+  printed = capsys.readouterr().out.splitlines()
+  assert printed[3] == (
+    "trial 4  eval_test_x/metrics/loss 40  {'A': '2', 'B': '20'}"
+  )
+  report.write(str(tmp_path), made.trials, space.of(Searched), search)
+  table = (tmp_path / report.TABLE_FILE).read_text().splitlines()
+  assert [line.split() for line in table] == [
+    ['trial', 'A', 'B', 'eval_test_x/metrics/loss', 'step', 'status'],
+    ['1', '1', '10', '10', '1', 'done'],
+    ['2', '1', '20', '20', '1', 'done'],
+    ['3', '2', '10', '20', '1', 'done'],
+    ['4', '2', '20', '40', '1', 'done'],
+  ]
+  assert not (tmp_path / report.PICTURE_FILE).exists()
+
+
 def test_a_killed_trial_is_run_again(tmp_path):
   codes = {2: [-9]}
   made, begun = _study(
