@@ -52,7 +52,15 @@ class AuxiliaryOutputs(unboxed_module.UnboxedModule):
       tensor: the value, or a function that is called only if it is recorded.
       summary_type: the kind of the value.
       verbosity: the summary is dropped if the context's verbosity is lower.
+
+    Raises:
+      ValueError: it is a text, which no compiled layer can return.
     """
+    if summary_type is SummaryType.TEXT:
+      raise ValueError(
+        f'add_summary({name!r}) of a layer, which is compiled, wants arrays,'
+        ' got a text; write it in a train program (docs/summaries.md)'
+      )
     if verbosity > self.jax_context.summary_verbosity:
       return
     if not self.is_mutable_collection(SUMMARIES) or self.is_initializing():

@@ -69,6 +69,16 @@ def net(**kwargs) -> tuple[Net, dict]:
   return layer, layer.init(jax.random.key(0), jnp.ones([1, 2]))
 
 
+def test_a_layer_has_no_texts():
+  class Writing(base_layer.BaseLayer):
+    def __call__(self, x):
+      self.add_summary('note', 'x', base_layer.SummaryType.TEXT)
+      return x
+
+  with pytest.raises(ValueError, match=r"add_summary\('note'\) .* got a text"):
+    Writing.config().Instantiate().apply({}, jnp.ones([1]))
+
+
 def test_variable_tree():
   _, variables = net()
   shapes = jax.tree.map(jnp.shape, variables)
