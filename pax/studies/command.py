@@ -192,6 +192,11 @@ def _check(options: RunOptions) -> tuple[str, str]:
       bool(options.sub_experiment),
       '--study runs all sub-experiments; leave out --sub_experiment',
     ),
+    (
+      not options.enable_summary_writer,
+      '--study reads the metrics of its trials; leave out'
+      ' --noenable_summary_writer',
+    ),
     (options.multiprocess_gpu, '--study runs its trials on one host'),
   )
   for is_wrong, message in checks:

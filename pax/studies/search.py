@@ -6,7 +6,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from pax.tuning import aggregators, algorithms, interfaces, metrics
+from pax.tuning import (
+  aggregators,
+  algorithms,
+  interfaces,
+  metrics,
+  optuna_search,
+)
 
 # A trial of one run without a sub-experiment.
 ONE_RUN = ('',)
@@ -62,7 +68,8 @@ class Search:
       directory: of the study; algorithms of Optuna keep their state in it.
 
     Raises:
-      ValueError: the search needs a service or metrics that do not exist.
+      ValueError: the search needs a service, metrics or a reward that do not
+        exist, or a sampler of Optuna.
     """
     if hparams.prior_study_ids or hparams.vizier_service_endpoint:
       raise ValueError(
@@ -83,6 +90,7 @@ class Search:
       raise ValueError(
         f'the reward needs --metrics_from={source}, got {metrics_from}'
       )
+    _check_optuna(algorithm, early_stopping, reward)
     return cls(
       hparams=hparams,
       metrics_from=metrics_from,
@@ -91,4 +99,32 @@ class Search:
       aggregate=build(hparams.cross_step_metric_aggregator, last_values),
       should_stop=early_stopping and early_stopping.open(directory),
       sub_experiments=sub_experiments,
+    )
+
+
+def _check_optuna(
+  algorithm: interfaces.BaseAlgorithm,
+  early_stopping: interfaces.BaseEarlyStoppingPolicy | None,
+  reward: interfaces.BaseReward | None,
+) -> None:
+  """Checks that samplers and pruners of Optuna have what they need.
+
+  Raises:
+    ValueError: a pruner has no sampler, or one of them no reward.
+  """
+  needs_reward = False
+  if isinstance(algorithm, optuna_search.OptunaSearch):
+    needs_reward = algorithm.sampler != 'random'
+  if isinstance(early_stopping, optuna_search.OptunaPruner):
+    needs_reward |= early_stopping.metric is None
+    if not isinstance(algorithm, optuna_search.OptunaSearch):
+      raise ValueError(
+        f'pruner {early_stopping.pruner!r} of Optuna needs a sampler of Optuna,'
+        f' got {type(algorithm).__name__}; add --sampler=tpe, or set'
+        ' search_algorithm to OptunaSearch'
+      )
+  if needs_reward and reward is None:
+    raise ValueError(
+      'samplers and pruners of Optuna need a reward, got search_reward=None;'
+      ' set it in search(), or metric= of parameter_sweep'
     )

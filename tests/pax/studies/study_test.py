@@ -212,12 +212,37 @@ def test_words_of_a_trial():
     ('--metrics_from=x', 'must be one of train, eval, decode'),
     ('--parallel_trials=0', 'must be an integer at least 1'),
     ('--sub_experiment=x', 'runs all sub-experiments'),
+    ('--noenable_summary_writer', 'reads the metrics'),
   ],
 )
 def test_what_is_no_study(word, message):
   words = ['pax', '--study=local', '--exp=E', '--job_log_dir=/d', word]
   with pytest.raises(ValueError, match=message):
     command.run(options_lib.parse(words))
+
+
+@pytest.mark.parametrize(
+  ('metric', 'fields', 'message'),
+  [
+    ('loss', {'early_stopping': Config(automl.OptunaPruner)}, 'got Sweeping'),
+    (None, {'search_algorithm': Config(automl.OptunaSearch)}, 'need a reward'),
+    (
+      None,
+      {
+        'search_algorithm': Config(automl.OptunaSearch, sampler='random'),
+        'early_stopping': Config(automl.OptunaPruner),
+      },
+      'need a reward',
+    ),
+  ],
+)
+def test_optuna_without_what_it_needs(tmp_path, metric, fields, message):
+  metric = metric and automl.Metric.eval(metric)
+  hparams = automl.parameter_sweep(metric=metric)(Searched)().search()
+  for name, value in fields.items():
+    setattr(hparams, name, value)
+  with pytest.raises(ValueError, match=message):
+    study.Search.of(hparams, 'eval', directory=str(tmp_path))
 
 
 def test_a_journal_that_others_can_write_is_refused(tmp_path):
