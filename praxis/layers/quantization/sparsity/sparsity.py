@@ -134,12 +134,18 @@ def get_sparsity_mask_unstructured(
 ) -> _Mask:
   """Returns the mask that prunes the smallest `prune_rate` percent.
 
-  Weights that `mask` prunes stay pruned.
+  Weights that `mask` prunes stay pruned. Of n weights a percentage p > 0 prunes
+  floor(p / 100 * (n - 1)) + 1; of equal ones the first go.
   """
+  magnitudes = jnp.abs(inputs).reshape(-1)
   if mask is not None:
-    inputs = apply_sparsity(inputs, mask)
-  magnitudes = jnp.abs(inputs)
-  return magnitudes > jnp.percentile(magnitudes, prune_rate)
+    magnitudes = jnp.where(mask.reshape(-1), magnitudes, -1)
+  last_pruned = jnp.asarray(prune_rate, jnp.float32) / 100 * (inputs.size - 1)
+  rank = jnp.argsort(jnp.argsort(magnitudes))
+  is_kept = (rank > jnp.floor(last_pruned)) | (jnp.asarray(prune_rate) <= 0)
+  if mask is not None:
+    is_kept &= mask.reshape(-1)
+  return is_kept.reshape(inputs.shape)
 
 
 def prune_inputs_n_m(

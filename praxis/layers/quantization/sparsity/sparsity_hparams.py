@@ -58,6 +58,13 @@ class PolynomialDecayParams:
   # Exponent of the polynomial; higher values prune earlier.
   exponent: float = 3.0
 
+  def __post_init__(self) -> None:
+    if self.end_step <= self.begin_step:
+      raise ValueError(
+        f'end_step must be greater than begin_step={self.begin_step}, got '
+        f'{self.end_step}; without a schedule, set prune_rate'
+      )
+
 
 @pax_fiddle.register_dataclass
 @dataclasses.dataclass
@@ -73,7 +80,7 @@ class WeightSparsityParams:
 
   # (N, M); a percentage; for channels a fraction; None: no pruning.
   prune_rate: None | float | tuple[int, int]
-  # Decay of the structure and of the mask; both exclude sparse_ste.
+  # Without effect, as in upstream; both exclude sparse_ste.
   structure_decay: bool = False
   mask_decay_weight: float = 0.0
   # Whether to use SR-STE, and the weight of its decay of pruned weights.

@@ -115,8 +115,7 @@ def test_a_percentage_grows_and_what_is_pruned_stays():
     ),
   )
   _, masks, _ = _train(*_linear(hparams), 4)
-  # The smallest one goes at 0 %: only what is more than it is kept.
-  assert [m.sum() for m in masks] == [31, 24, 16, 16]
+  assert [m.sum() for m in masks] == [32, 24, 16, 16]
   assert not np.any(masks[2] & ~masks[1])
 
 
@@ -185,7 +184,22 @@ def test_a_sparse_layer_is_materialized_without_masks():
   assert np.all(np.asarray(tree['params']['w'])[masks[0]] != 0)
 
 
+def test_nothing_is_pruned_before_the_schedule_begins():
+  hparams = _HP(
+    sparsity_type=sparsity_hparams.SparsityType.UNSTRUCTURED,
+    weight_params=_Weight(prune_rate=None),
+    mode=sparsity_modes.TrainingMode(),
+    polynomial_decay_schedule=sparsity_hparams.PolynomialDecayParams(
+      initial_sparsity=25.0, final_sparsity=50.0, begin_step=2, end_step=3
+    ),
+  )
+  _, masks, _ = _train(*_linear(hparams), 4)
+  assert [m.sum() for m in masks] == [32, 32, 24, 16]
+
+
 def test_what_does_not_fit_is_refused():
+  with pytest.raises(ValueError, match='end_step must be greater than'):
+    sparsity_hparams.PolynomialDecayParams(begin_step=5, end_step=5)
   with pytest.raises(ValueError, match='num_shots must be more than 1'):
     sparsity_modes.FewShotMode(num_shots=1)
   with pytest.raises(ValueError, match='must not be negative'):

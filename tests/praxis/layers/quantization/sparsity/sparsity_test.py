@@ -60,6 +60,16 @@ def test_channels_and_percentages():
   assert not np.any(np.asarray(more) & ~np.asarray(mask))
 
 
+def test_equal_weights_are_pruned_by_the_percentage_only():
+  # The threshold of a percentile would prune all of them.
+  equal, mask = jnp.zeros((4, 8)), jnp.ones((4, 8), jnp.bool_)
+  for percent, kept in ((0.0, 32), (25.0, 24), (50.0, 16), (100.0, 0)):
+    mask = sparsity.get_sparsity_mask_unstructured(equal, mask, percent)
+    assert mask.sum() == kept
+    again = sparsity.get_sparsity_mask_unstructured(equal, mask, percent)
+    np.testing.assert_array_equal(again, mask)
+
+
 def test_scores_may_weigh_inputs():
   x = running.normal(2, 3, 8, seed=3)
   got = sparsity.compute_score(
