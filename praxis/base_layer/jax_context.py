@@ -56,6 +56,9 @@ class JaxContext:
     mesh_axes_transpose: dict[str, str | None] | None = None
     # Whether layers record their Configs in HYPER_PARAMS.
     self_reflect_configs: bool = False
+    # Whether this call ends the layer's part of a train step: in a pipeline an
+    # array, True for the last microbatch only.
+    ends_step: bool | JTensor = True
 
     def clone(self) -> JaxContext.HParams:
       """Returns a deep copy."""
@@ -96,6 +99,11 @@ class JaxContext:
   def self_reflect_configs(self) -> bool:
     """Whether layers record their Configs in HYPER_PARAMS."""
     return self.hparams.self_reflect_configs
+
+  @property
+  def ends_step(self) -> bool | JTensor:
+    """Whether this call ends the layer's part of a train step."""
+    return self.hparams.ends_step
 
   @staticmethod
   def top() -> JaxContext | None:

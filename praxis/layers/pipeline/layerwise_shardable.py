@@ -398,7 +398,8 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
       if self.polluting_bubbles_with_nan:
         nans = stage_buffers.nans_like(inputs)
         inputs = stage_buffers.select(is_valid, inputs, nans)
-      return mapped(body, inputs, gathered)
+      ends_step = schedule.is_last(t, repeat=self._has_weights_per_repeat())
+      return mapped(body, inputs, gathered, ends_step)
 
     return apply
 
@@ -444,10 +445,15 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
     return jax.tree.map(lambda x: x.dtype, weights)
 
   def _vmapped_stages(self, broadcast: BroadcastInputs) -> Callable[..., Any]:
-    def stage(body: nn.Module, flow: Any, gathered: Any) -> Any:
+    def stage(
+      body: nn.Module, flow: Any, gathered: Any, ends_step: pytypes.JTensor
+    ) -> Any:
       inputs, moving = flow
       args, kwargs = broadcast.join(moving or gathered)
-      with vmapped_filters():
+      context = base_layer.cur_jax_context().hparams.clone()
+      context.ends_step = ends_step
+      new_context = base_layer.JaxContext.new_context
+      with vmapped_filters(), new_context(hparams=context):
         return body(inputs, *args, **kwargs), moving
 
     return self._vmapped(stage, self.num_stages, self._stage_axis())
@@ -484,12 +490,13 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
     if not self.pipeline_broadcast_inputs:
       gathered = broadcast.gather(jnp.zeros((self.num_stages,), jnp.int32))
     stages = self._vmapped_stages(broadcast)
+    args = inputs, gathered, jnp.ones((self.num_stages,), jnp.bool_)
     if not self._has_weights_per_repeat():
-      stages(self.body, inputs, gathered)
+      stages(self.body, *args)
       return
     repeats = self._num_repeats()
     copies = jax.tree.map(
-      lambda x: jnp.broadcast_to(x, (repeats, *x.shape)), (inputs, gathered)
+      lambda x: jnp.broadcast_to(x, (repeats, *x.shape)), args
     )
     self._vmapped(stages, repeats, None)(self.body, *copies)
 

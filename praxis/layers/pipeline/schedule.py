@@ -50,5 +50,15 @@ class Schedule:
     repeat = self._entry(t) // self.num_microbatches
     return jnp.clip(repeat, 0, self.repeats - 1)
 
+  def is_last(self, t: Int[Array, '*T'], repeat: bool) -> Bool[Array, '*T S']:
+    """Returns whether a microbatch is the last of a pass, or of all passes.
+
+    Args:
+      t: iterations.
+      repeat: whether the last microbatch of each pass counts.
+    """
+    length = self.num_microbatches if repeat else self.num_valid_iterations
+    return self._entry(t) % length == length - 1
+
   def _entry(self, t: Int[Array, '*T']) -> Int[Array, '*T S']:
     return jnp.asarray(t)[..., jnp.newaxis] - jnp.arange(self.num_stages)

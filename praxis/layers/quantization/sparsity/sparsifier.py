@@ -3,7 +3,7 @@
 
 A weight `w` has a mask `w_sparsity_mask`. The layer has the counters
 `num_shots`, `mask_update_count` and `step`, which its weights share: they count
-when the weight that is declared last is pruned.
+when the weight that is declared last is pruned, once a train step.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class SparsityBaseLayer(base_layer.BaseLayer):
         self._maybe_update_mask(weight, inputs, name, step)
         weight = self._prune(weight, name)
     if self._is_last(name + SPARSITY_NAME_POSTFIX):
-      self.update_var('step', step + 1)
+      self.update_var('step', step + _ends_step())
     return weight
 
   def sparsify_via_top_k_estimator(
@@ -301,7 +301,7 @@ class SparsityBaseLayer(base_layer.BaseLayer):
       self.update_var('sparse_architecture_divergence', changed)
     if not self._is_last(name):
       return
-    count = self.get_var('mask_update_count') + is_due.astype(jnp.int32)
+    count = self.get_var('mask_update_count') + is_due * _ends_step()
     self.update_var('mask_update_count', count)
     shot_modes = sparsity_modes.OneShotMode, sparsity_modes.FewShotMode
     if isinstance(self._settings.mode, shot_modes):
@@ -356,6 +356,12 @@ def _scalar(
     dtype=dtype,
     collections=collections,
   )
+
+
+def _ends_step() -> Array:
+  """Returns 1, 0 for all but the last microbatch of a pipeline."""
+  ends_step = base_layer.cur_jax_context().ends_step
+  return jnp.asarray(ends_step, jnp.int32)
 
 
 def _scheduled(

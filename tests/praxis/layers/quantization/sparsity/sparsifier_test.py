@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from praxis import base_layer
-from praxis.layers import quantization
+from praxis.layers import pipeline, quantization
 from praxis.layers.quantization import quantization_hparams
 from praxis.layers.quantization.sparsity import (
   sparsifier,
@@ -117,6 +117,43 @@ def test_a_percentage_grows_and_what_is_pruned_stays():
   _, masks, _ = _train(*_linear(hparams), 4)
   assert [m.sum() for m in masks] == [32, 24, 16, 16]
   assert not np.any(masks[2] & ~masks[1])
+
+
+@pytest.mark.parametrize(
+  ('repeats', 'share_weights'), [(1, False), (2, False), (2, True)]
+)
+def test_a_pipeline_counts_train_steps_not_microbatches(repeats, share_weights):
+  stage = quantization.Linear.config(
+    input_dims=8,
+    output_dims=8,
+    quantization=None,
+    sparsity=_HP(
+      weight_params=_Weight(prune_rate=(1, 2)),
+      mode=sparsity_modes.FewShotMode(
+        num_shots=2, target_step=1, mask_update_interval=2
+      ),
+    ),
+  )
+  cls, fields = pipeline.LayerwiseShardablePipelined, {}
+  if repeats > 1:
+    cls = pipeline.CircularLayerwiseShardablePipelined
+    fields = {'circular_repeat': repeats, 'share_weights': share_weights}
+  config = cls.config(
+    name='p',
+    num_stages=2,
+    num_microbatches=4,
+    single_stage_body=stage,
+    **fields,
+  )
+  layer, x = config.Instantiate(), running.normal(8, 8)
+  variables = running.jit(layer.init)(jax.random.key(0), x)
+  step = running.jit(lambda v: layer.apply(v, x, mutable=[_NON_TRAINABLE]))
+  for number, updates in enumerate([0, 1, 1, 2], start=1):
+    variables = {**variables, **step(variables)[1]}
+    state = variables[_NON_TRAINABLE]['body']
+    np.testing.assert_array_equal(state['step'], number)
+    np.testing.assert_array_equal(state['mask_update_count'], updates)
+    assert np.mean(state['w_sparsity_mask']) == (0.5 if updates else 1.0)
 
 
 def test_pruned_weights_are_pulled_to_zero():
