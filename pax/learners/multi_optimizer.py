@@ -124,9 +124,13 @@ class MultiOptimizerLearner(learner.Learner):
         add('learning/is_finite_gradient', finite.astype(jnp.float32))
     return grads, valid_step
 
-  def _make_tx(
+  def get_grad_tx(
     self, var_weight_hparams: Hparams
-  ) -> optimizers.GradientTransformation:
+  ) -> optimizers.ShardedGradientTransformation:
+    """Returns the gradient transformation, as `Learner.get_grad_tx`.
+
+    An expression that matches no variable is logged.
+    """
     paths = [path for path, _ in py_utils.tree_paths(var_weight_hparams)]
     unused = [
       pattern
@@ -142,7 +146,7 @@ class MultiOptimizerLearner(learner.Learner):
         unused,
         paths[:3],
       )
-    return super()._make_tx(var_weight_hparams)
+    return super().get_grad_tx(var_weight_hparams)
 
   def _scale_ordinary(
     self, grads: Nested[JTensor], var_weight_hparams: Hparams

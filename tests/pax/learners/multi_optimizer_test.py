@@ -176,6 +176,8 @@ def test_an_expression_that_matches_nothing_is_logged(monkeypatch):
     lambda level, text, n, *args: logged.append(text % args),
   )
   _config().Instantiate().get_grad_tx(_hparams())
+  excluding = _config(bprop_variable_exclusion='params/head').Instantiate()
+  excluding.get_grad_tx(_hparams())
   assert not logged
   learner = _config(auxiliary_regex=['params/head', 'lm/a']).Instantiate()
   learner.get_grad_tx(_hparams())
