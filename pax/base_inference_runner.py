@@ -47,7 +47,9 @@ class BaseInferenceRunner(base_hyperparams.FiddleBaseParameterizable, abc.ABC):
       input_batch: The batch.
 
     Returns:
-      Arrays with one row per example.
+      Arrays with one row per example. Those of padding, whose
+      `eval_sample_weights` in the batch are 0, are dropped before
+      `serialize_outputs`.
     """
 
   @property

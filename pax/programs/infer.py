@@ -136,15 +136,20 @@ class InferJob:
       writer.discard()
       raise
     writer.close()
+    # Records of an earlier job with another number of files would mix in.
+    count = f'-of-{settings.output_num_shards:05d}'
+    for file in folder.glob(f'{_OUTPUT}.*-of-{"[0-9]" * 5}'):
+      if not file.name.endswith(count):
+        file.unlink()
     self._write_metadata(folder, inp.name)
 
   def _infer_batches(
     self, inp: base_input.BaseInput, index: int
   ) -> Iterator[NestedMap]:
-    """Yields the outputs of each batch as numpy arrays.
+    """Yields the outputs of each batch as numpy arrays, without padding rows.
 
-    Strings of the batch, which devices cannot hold, are outputs if the schema
-    has their names.
+    Padding has an `eval_sample_weights` of 0. Strings of the batch, which
+    devices cannot hold, are outputs if the schema has their names.
     """
     key = jax.random.key(self.partitioner.task.infer.random_seed)
     key = jax.random.fold_in(key, index)
@@ -164,9 +169,15 @@ class InferJob:
       batch = self.partitioner.put_batch(numbers)
       step = self.partitioner.infer_step_for(batch)
       rows = step(self.state, batch, jax.random.fold_in(key, batch_index))
-      rows = NestedMap(metric_accumulator.gather_to_host(rows))
+      rows, weights = metric_accumulator.gather_to_host(
+        (rows, batch.get('eval_sample_weights'))
+      )
       names = self.runner.output_schema.keys() & host_inputs.keys()
-      yield NestedMap({name: host_inputs[name] for name in names} | rows)
+      rows = NestedMap({name: host_inputs[name] for name in names} | rows)
+      if weights is None:
+        yield rows
+      elif np.any(weights > 0):
+        yield _select(rows, weights > 0)
 
   def _write_metadata(self, folder: pathlib.Path, name: str) -> None:
     schema = tf_records.flat(self.runner.output_schema)
@@ -182,6 +193,10 @@ class InferJob:
     }
     for file, content in ((_FEATURES, features), (_METADATA, metadata)):
       atomic_file.write_text(folder / file, json.dumps(content, indent=2))
+
+
+def _select(rows: NestedMap, is_selected: np.ndarray) -> NestedMap:
+  return jax.tree.map(lambda x: x[is_selected], rows)
 
 
 def _dtype_name(leaf: Any) -> str:

@@ -51,7 +51,7 @@ class Partitioner:
   )
 
   def put_batch(self, batch):
-    assert set(batch) == {'x'}
+    assert set(batch) - {'eval_sample_weights'} == {'x'}
     return batch
 
   def infer_step_for(self, batch):
@@ -81,8 +81,8 @@ class StopsAt:
     return read()
 
 
-def _run(directory, stops_at=0, names=('one', 'two')):
-  inputs = list(map(Rows, names))
+def _run(directory, stops_at=0, names=('one', 'two'), rows=Rows):
+  inputs = list(map(rows, names))
   job = infer.InferJob(
     job_log_dir=str(directory),
     partitioner=Partitioner(),
@@ -132,6 +132,22 @@ def test_strings_of_the_schema_are_written(tmp_path, monkeypatch):
   assert [row['y'] for row in found] == [20, 40, 60]
 
 
+class PaddedRows(Rows):
+  """Rows with padding after the first, and a last batch of padding only."""
+
+  def get_next_padded(self):
+    batch = super().get_next_padded()
+    is_last = self.count == 3
+    batch = batch.Transform(lambda x: np.repeat(x, 2))
+    batch.eval_sample_weights = np.array([0.0 if is_last else 1.0, 0.0])
+    return batch
+
+
+def test_rows_of_padding_are_not_written(tmp_path):
+  _run(tmp_path, names=('one',), rows=PaddedRows)
+  assert _values(tmp_path, 'one') == [20, 40]
+
+
 def test_a_failure_leaves_no_half_of_a_file(tmp_path, monkeypatch):
   def fail(rows):
     raise OSError('the disk is full')
@@ -140,6 +156,19 @@ def test_a_failure_leaves_no_half_of_a_file(tmp_path, monkeypatch):
   with pytest.raises(OSError, match='the disk is full'):
     _run(tmp_path)
   assert not list((tmp_path / 'output' / 'one').iterdir())
+
+
+def test_files_of_another_number_do_not_stay(tmp_path, monkeypatch):
+  settings = Partitioner.task.infer_settings
+  for count in (3, 1):
+    monkeypatch.setattr(settings, 'output_num_shards', count)
+    _run(tmp_path, names=('one',))
+  files = sorted(p.name for p in (tmp_path / 'output' / 'one').iterdir())
+  assert files == [
+    'features.json',
+    'metadata.json',
+    'output.tfrecord-00000-of-00001',
+  ]
 
 
 def test_inputs_of_one_name_would_replace_each_other(tmp_path):
