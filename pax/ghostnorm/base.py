@@ -47,6 +47,19 @@ class ParamWithAux:
     """The shape of the parameter."""
     return self.param.shape
 
+  def __jax_array__(self) -> JTensor:
+    # Computing with `param` would leave its use out of the norms.
+    raise TypeError(_not_converted(self.shape))
+
+  @property
+  def T(self) -> JTensor:
+    """The transposed array; a parameter with values has none.
+
+    Raises:
+      AttributeError: Always.
+    """
+    raise AttributeError(_not_converted(self.shape))
+
   def astype(self, dtype: Any) -> ParamWithAux:
     """Returns parameter and values in another dtype."""
     aux = None if self.aux is None else self.aux.astype(dtype)
@@ -55,6 +68,15 @@ class ParamWithAux:
   def transpose(self) -> ParamWithAux:
     """Returns the transposed parameter with the same values."""
     return ParamWithAux(self.param.transpose(), self.aux)
+
+
+def _not_converted(shape: tuple[int, ...]) -> str:
+  return (
+    f'a layer computes with a weight of shape {shape} without the norms of'
+    ' ghost clipping; wrap its Config by generate_wrapped_template(layer_p,'
+    ' force_wrap=True), use no weights that layers share, or choose'
+    ' DpSgdStochasticGradient'
+  )
 
 
 def get_param(params: Nested[ParamWithAux | JTensor]) -> Nested[JTensor]:

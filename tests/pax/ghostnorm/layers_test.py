@@ -209,6 +209,21 @@ def test_wrapping_can_be_forced():
   assert again == linear and not isinstance(again, ghostnorm.GhostNormPaxConfig)
 
 
+def test_a_layer_without_norms_says_what_to_do():
+  param = ghostnorm.ParamWithAux(_normal(2, 3), jnp.ones(4))
+  with pytest.raises(TypeError, match=r'shape \(2, 3\) .* force_wrap=True'):
+    jnp.einsum('bi,io->bo', _normal(4, 2), param)
+  softmax = Config(
+    embedding_softmax.SharedEmbeddingSoftmax,
+    name='softmax',
+    input_dims=2,
+    num_classes=3,
+  ).Instantiate()
+  params = {'params': {'logits_ffn': {'linear': {'w': param}}}}
+  with pytest.raises(AttributeError, match='no weights that layers share'):
+    softmax.apply(params, jnp.ones((4, 1), jnp.int32), method='emb_lookup')
+
+
 def test_parameters_change_dtype_with_their_numbers():
   param = ghostnorm.ParamWithAux(jnp.ones([2, 3]), jnp.ones([4]))
   half = param.astype(jnp.bfloat16)
