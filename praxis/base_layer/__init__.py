@@ -47,6 +47,7 @@ from praxis.base_layer.sharding_annotations import (
   to_partition_spec,
   transpose_one_axis,
   var_partition_specs,
+  zero_shard_padding,
 )
 from praxis.base_layer.summary_types import (
   SummaryType,

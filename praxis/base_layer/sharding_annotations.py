@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from praxis import pax_fiddle, py_utils
@@ -160,6 +161,28 @@ def maybe_shard(
   for dim in unconstrained_dims or ():
     entries[dim] = PartitionSpec.UNCONSTRAINED
   return jax.lax.with_sharding_constraint(x, PartitionSpec(*entries))
+
+
+def zero_shard_padding(x: JTensor, num_dims: int) -> JTensor:
+  """Returns `x`, with zeros in what XLA appends to its last shards.
+
+  XLA pads the shards of a dimension that does not divide by its mesh axes. If
+  the rows of a table are added up by id, as scatters and the gradients of
+  gathers do, it adds the padding to row 0 (docs/known_issues.md). The zeros are
+  in the padding of the gradient, too.
+
+  Args:
+    x: what is added, or what is gathered.
+    num_dims: the number of leading dimensions, which are those of the ids.
+  """
+  num_devices = jax.sharding.get_abstract_mesh().size or 1
+  for dim, size in enumerate(x.shape[:num_dims]):
+    if size % num_devices:
+      # The barrier hides from XLA that the condition always holds.
+      index = jax.lax.optimization_barrier(jnp.arange(size))
+      is_inside = jnp.expand_dims(index < size, range(1, x.ndim - dim))
+      x = jnp.where(is_inside, x, jnp.zeros_like(x))
+  return x
 
 
 def _axes(

@@ -97,4 +97,4 @@ class ArrayLookup(base_layer.BaseLayer):
   def __call__(
     self, x: Shaped[Array, ' V *rest'], idx: Int[Array, '*shape']
   ) -> Shaped[Array, '*shape *rest']:
-    return x[idx]
+    return base_layer.zero_shard_padding(x[idx], idx.ndim)

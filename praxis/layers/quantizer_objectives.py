@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num, Shaped
 
+from praxis import base_layer
 from praxis.alias_names import module_getattr
 
 __getattr__ = module_getattr(__name__)
@@ -21,6 +22,7 @@ def scatter_nd(
 ) -> Shaped[Array, '...']:
   """Returns zeros of `shape` with `updates` added at `indices`."""
   zeros = jnp.zeros(shape, updates.dtype)
+  updates = base_layer.zero_shard_padding(updates, indices.ndim - 1)
   return zeros.at[tuple(jnp.moveaxis(indices, -1, 0))].add(updates)
 
 

@@ -75,7 +75,8 @@ class RelativeBias(base_layer.BaseLayer):
     """Returns the table's entries for key minus query position."""
     table = self.theta.wrb
     buckets = self._buckets(distance)
-    return jnp.moveaxis(jnp.take(table, buckets, axis=1), 0, 1)
+    bias = base_layer.zero_shard_padding(table.T[buckets], buckets.ndim)
+    return jnp.moveaxis(bias, -1, 1)
 
   def _buckets(self, distance: Int[Array, 'B T S']) -> Int[Array, 'B T S']:
     num_buckets = self.relative_attention_num_buckets
