@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Num, Shaped
 
-from praxis.decoding import decode_loop, stop_sequences
+from praxis.decoding import decode_loop, logit_filters, stop_sequences
 from praxis.decoding.hparams import BeamSearchHParams
 
 # The score of a hypothesis that does not exist.
@@ -162,8 +162,8 @@ def expand(
     )
   if hparams.min_decode_steps > 0:
     is_too_early = num_decoded <= hparams.min_decode_steps
-    without_eos = logprobs.at[:, :, jnp.asarray(terminal_ids)].set(
-      _EARLY_EOS_LOGPROB
+    without_eos = logit_filters.with_logits_of(
+      terminal_ids, logprobs, _EARLY_EOS_LOGPROB
     )
     logprobs = jnp.where(is_too_early, without_eos, logprobs)
   eos_logprobs = logprobs[:, :, jnp.asarray(terminal_ids)]

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -99,6 +101,21 @@ def top_p_mask_logits(
   num_below = jnp.where(p >= 1.0, is_descending * logits.shape[-1], num_below)
   threshold = jnp.take_along_axis(ordered, num_below, axis=-1, mode='clip')
   return jnp.where(logits < threshold, _mask_value(logits), logits)
+
+
+def with_logits_of(
+  tokens: Sequence[int] | Array | int,
+  logits: Float[Array, '... V'],
+  value: Array | float,
+) -> Float[Array, '... V']:
+  """Returns `logits`, with `value` for each of `tokens`.
+
+  XLA sets a single token in each shard of the vocabulary if `.at[]` sets it
+  (docs/known_issues.md).
+  """
+  vocabulary = jnp.arange(logits.shape[-1])
+  is_given = jnp.isin(vocabulary, jnp.asarray(tokens))
+  return jnp.where(is_given, jnp.asarray(value, logits.dtype), logits)
 
 
 def sum_of_logits(logits: Float[Array, 'B V']) -> Float[Array, 'B 1']:

@@ -28,6 +28,7 @@ from praxis.decoding import (
   controlled_decoding,
   decode_loop,
   hparams,
+  logit_filters,
   mesh_transpose,
   model_fns,
   per_row_params,
@@ -210,7 +211,8 @@ class _SamplingLoopBody:
   ) -> NestedMap:
     if self.options.optimize_eos:
       masked = py_utils.get_large_negative_number(jnp.float32)
-      logits = logits.at[:, jnp.asarray(self.options.eos_id)].set(masked)
+      ends = jnp.asarray(self.options.eos_id)
+      logits = logit_filters.with_logits_of(ends, logits, masked)
     params = self.row_params
     return self.sampler(
       model,

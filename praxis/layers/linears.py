@@ -208,13 +208,16 @@ class StackingOverTime(base_layer.BaseLayer):
   def _stack(
     self, frames: Float[Array, 'B T D'], fill: float = 0.0
   ) -> Float[Array, 'B S F']:
-    widths = [(0, 0), (self.left_context, self.right_context), (0, 0)]
-    padded = jnp.pad(frames, widths, constant_values=fill)
     length = frames.shape[1]
-    if self.pad_with_left_frame and self.left_context:
-      padded = padded.at[:, : self.left_context].set(frames[:, :1])
-    if self.pad_with_right_frame and self.right_context:
-      padded = padded.at[:, self.left_context + length :].set(frames[:, -1:])
+    # No part of an array is set: XLA sets it in each shard of the length.
+    left, right = (
+      jnp.repeat(frame if is_repeated else jnp.full_like(frame, fill), n, 1)
+      for frame, is_repeated, n in (
+        (frames[:, :1], self.pad_with_left_frame, self.left_context),
+        (frames[:, -1:], self.pad_with_right_frame, self.right_context),
+      )
+    )
+    padded = jnp.concatenate([left, frames, right], axis=1)
     shifted = [
       padded[:, i : i + length : self.stride] for i in range(self.window_size)
     ]

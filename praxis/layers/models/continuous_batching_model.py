@@ -152,7 +152,7 @@ class LanguageModelContinuousBatching(language_model.LanguageModel):
     state = NestedMap(decode_state)
     for name in _PER_REQUEST:
       value = prefix_decode_state[name][prefix_slot]
-      state[name] = state[name].at[slot].set(value.astype(state[name].dtype))
+      state[name] = _with_row(state[name], slot, value)
     # Align the end of the prompt with the column that is written next.
     offset = (_column(state) - prompt_len)[jnp.newaxis]
 
@@ -189,7 +189,7 @@ class LanguageModelContinuousBatching(language_model.LanguageModel):
     """
     _check_row('slot', slot, decode_state)
     state = NestedMap(decode_state)
-    state.done = state.done.at[slot].set(True)
+    state.done = _with_row(state.done, slot, True)
     return state
 
   def left_align_decode_state(
@@ -288,6 +288,14 @@ def _check_row(name: str, row: Int[Array, ''] | int, state: NestedMap) -> None:
       f'{name} must be from 0 to {num_rows - 1}, the rows of the state, got '
       f'{int(row)}'
     )
+
+
+def _with_row(
+  x: Array, slot: Int[Array, ''] | int, value: Array | bool
+) -> Array:
+  """Returns `x` with a row replaced; `.at[slot]` sets several if sharded."""
+  row = jnp.asarray(value, x.dtype)
+  return jax.lax.dynamic_update_index_in_dim(x, row, slot, 0)
 
 
 def _column(state: NestedMap) -> Int[Array, '']:

@@ -259,6 +259,27 @@ def test_stacking_refuses_negative_contexts(name):
     _run(cfg, _x(1, 5, 2))
 
 
+def test_edge_frames_are_outside_of_a_sharded_sequence():
+  cfg = linears.StackingOverTime.config(
+    left_context=1,
+    right_context=1,
+    stride=1,
+    pad_with_left_frame=True,
+    pad_with_right_frame=True,
+  )
+  x = _x(2, 8, 3)
+  (want, _), _ = _run(cfg, x)
+  layer, variables = running.build(cfg, x)
+  auto = (jax.sharding.AxisType.Auto,)
+  mesh = jax.make_mesh(
+    (4,), ('seq',), devices=jax.devices()[:4], axis_types=auto
+  )
+  with jax.set_mesh(mesh):
+    sharded = jax.device_put(x, PartitionSpec(None, 'seq'))
+    got, _ = running.run(layer, variables, sharded)
+  np.testing.assert_array_equal(got, want)
+
+
 def test_stacking_pads_with_edge_frames_and_unstacks():
   cfg = linears.StackingOverTime.config(
     left_context=1,
