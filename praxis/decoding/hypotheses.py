@@ -162,8 +162,8 @@ def expand(
     )
   if hparams.min_decode_steps > 0:
     is_too_early = num_decoded <= hparams.min_decode_steps
-    without_eos = logit_filters.with_logits_of(
-      terminal_ids, logprobs, _EARLY_EOS_LOGPROB
+    without_eos = logit_filters.replace_logits(
+      logprobs, terminal_ids, _EARLY_EOS_LOGPROB
     )
     logprobs = jnp.where(is_too_early, without_eos, logprobs)
   eos_logprobs = logprobs[:, :, jnp.asarray(terminal_ids)]

@@ -103,12 +103,12 @@ def top_p_mask_logits(
   return jnp.where(logits < threshold, _mask_value(logits), logits)
 
 
-def with_logits_of(
-  tokens: Sequence[int] | Array | int,
+def replace_logits(
   logits: Float[Array, '... V'],
+  tokens: Sequence[int] | Array | int,
   value: Array | float,
 ) -> Float[Array, '... V']:
-  """Returns `logits`, with `value` for each of `tokens`.
+  """Returns `logits` with `value` in place of those of `tokens`.
 
   XLA sets a single token in each shard of the vocabulary if `.at[]` sets it
   (docs/known_issues.md).

@@ -212,7 +212,7 @@ class _SamplingLoopBody:
     if self.options.optimize_eos:
       masked = py_utils.get_large_negative_number(jnp.float32)
       ends = jnp.asarray(self.options.eos_id)
-      logits = logit_filters.with_logits_of(ends, logits, masked)
+      logits = logit_filters.replace_logits(logits, ends, masked)
     params = self.row_params
     return self.sampler(
       model,

@@ -34,6 +34,6 @@ def segment_means(
       jnp.ones_like(ids), ids, num_segments=num_segments
     )
     mean = total / jnp.maximum(count, 1)[:, jnp.newaxis].astype(x.dtype)
-    return mean.at[0].set(0.0)[ids]
+    return jnp.where(ids[:, jnp.newaxis] > 0, mean[ids], 0.0)
 
   return jax.vmap(row_means)(inputs, segment_ids)

@@ -31,7 +31,7 @@ def test_only_the_given_tokens_are_replaced(tokens, num_shards):
     logits = jax.lax.with_sharding_constraint(
       logits, PartitionSpec(None, 'mdl')
     )
-    return logit_filters.with_logits_of(tokens, logits, -5.0)
+    return logit_filters.replace_logits(logits, tokens, -5.0)
 
   with jax.set_mesh(mesh):
     np.testing.assert_array_equal(replaced(logits), want)
