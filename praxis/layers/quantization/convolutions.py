@@ -48,6 +48,8 @@ class Conv2D(convolutions.Conv2D, quantized_layer_mixin.QuantizedLayerMixin):
       self,
       self.shard(inputs.astype(self.fprop_dtype), mapping),
       self._padding(),
+      ('NHWC', 'HWIO', 'NHWC'),
+      inputs.shape[-1] // self.filter_shape[-2],
     )
     outputs = self.shard(outputs, mapping)
     return outputs + self.theta.b if self.bias else outputs

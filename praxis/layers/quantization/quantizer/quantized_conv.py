@@ -5,17 +5,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from praxis.layers.convolutions.convolve import Padding, convolve
 from praxis.layers.quantization import operations
 
 
 def quantized_conv(
   layer: Any,
   x: Float[Array, 'B *S I'],
-  padding: Padding,
+  padding: Any,
+  dimension_numbers: tuple[str, str, str],
+  feature_group_count: int,
 ) -> Float[Array, 'B *T O']:
   """Returns the convolution of `x` with the quantized weight `w` of a layer.
 
@@ -24,6 +26,8 @@ def quantized_conv(
       dilations.
     x: the input.
     padding: as in `lax.conv_general_dilated`.
+    dimension_numbers: layouts of input, kernel and output.
+    feature_group_count: number of channel groups.
   """
   params = layer.quantization
   w, scale, _ = layer.get_quantized_weight('w')
@@ -33,11 +37,13 @@ def quantized_conv(
       x, bits=act.precision, percentile=act.clipping_coeff
     )
     scale = jnp.squeeze(scale_act) * scale
-  outputs = convolve(
+  outputs = jax.lax.conv_general_dilated(
     x.astype(dtype),
     w.astype(dtype),
-    strides=layer.filter_stride,
+    window_strides=layer.filter_stride,
     padding=padding,
-    dilations=layer.dilations,
+    rhs_dilation=layer.dilations,
+    dimension_numbers=dimension_numbers,
+    feature_group_count=feature_group_count,
   )
   return outputs * scale
