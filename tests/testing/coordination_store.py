@@ -5,6 +5,10 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent import futures
+
+from pax import coordination_service
 
 
 class Server:
@@ -50,3 +54,18 @@ class Store:
 
   def wait_at_barrier(self, name: str, timeout_secs: float) -> None:
     self._server.barrier(name).wait(timeout_secs)
+
+
+def errors_of_processes(
+  checks: Sequence[Callable[[coordination_service.Barriers], object]],
+) -> list[BaseException | None]:
+  """Calls one function per process of a job; returns what each raised."""
+  server = Server(len(checks))
+  with futures.ThreadPoolExecutor(len(checks)) as pool:
+    calls = [
+      pool.submit(
+        check, coordination_service.Barriers('job', 30, Store(server, index))
+      )
+      for index, check in enumerate(checks)
+    ]
+    return [call.exception() for call in calls]

@@ -4,11 +4,10 @@
 
 from __future__ import annotations
 
-from concurrent import futures
+import functools
 
 import pytest
 
-from pax import coordination_service
 from pax.runner import common_flags
 from pax.runner.options import RunOptions, UsageError
 from tests.testing import coordination_store
@@ -16,19 +15,9 @@ from tests.testing import coordination_store
 
 def _check(*options):
   """Compares the flags of the processes of one job; returns the errors."""
-  server = coordination_store.Server(len(options))
-  with futures.ThreadPoolExecutor(len(options)) as pool:
-    checks = [
-      pool.submit(
-        common_flags.check,
-        own,
-        coordination_service.Barriers(
-          'flags', 30, coordination_store.Store(server, index)
-        ),
-      )
-      for index, own in enumerate(options)
-    ]
-    return [check.exception() for check in checks]
+  return coordination_store.errors_of_processes(
+    [functools.partial(common_flags.check, own) for own in options]
+  )
 
 
 def test_the_place_and_the_paths_of_a_process_are_its_own(caplog):

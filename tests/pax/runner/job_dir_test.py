@@ -13,12 +13,11 @@ import pathlib
 import shutil
 import time
 import uuid
-from concurrent import futures
 
 import pytest
 from absl import logging
 
-from pax import coordination_service, storage, working_copy
+from pax import storage, working_copy
 from pax.runner import job_dir, job_lock, job_log, lease
 from tests.testing import coordination_store
 
@@ -223,18 +222,10 @@ def test_a_lease_that_is_not_renewed_expires(tmp_path, no_locks, monkeypatch):
 
 def _check_shared(*directories):
   """Checks as the processes of one job; returns their errors."""
-  server = coordination_store.Server(len(directories))
-  with futures.ThreadPoolExecutor(len(directories)) as pool:
-    checks = [
-      pool.submit(
-        directory.check_shared,
-        coordination_service.Barriers(
-          'job', 30, coordination_store.Store(server, index)
-        ),
-      )
-      for index, directory in enumerate(directories)
-    ]
-    return [str(check.exception() or '') for check in checks]
+  errors = coordination_store.errors_of_processes(
+    [directory.check_shared for directory in directories]
+  )
+  return [str(error or '') for error in errors]
 
 
 def test_all_processes_have_one_directory(tmp_path):

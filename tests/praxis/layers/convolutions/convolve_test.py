@@ -37,14 +37,15 @@ def test_derivatives(x_shape, w_shape, strides, dilations, padding, pads):
   def reference(x, w):
     return numpy_conv.convolve(x, w, strides, dilations, pads, groups)
 
+  def filter_gradient(x, cotangent):
+    units = np.eye(w.size).reshape(-1, *w_shape)
+    return [np.vdot(reference(x, unit), cotangent) for unit in units]
+
   out, out_vjp = jax.vjp(conv, x, w)
   np.testing.assert_allclose(out, reference(x, w), atol=1e-5)
   cotangent = normal(*out.shape, seed=2)
   x_grad, w_grad = out_vjp(cotangent)
-  want = [
-    np.vdot(reference(x, unit.reshape(w_shape)), cotangent)
-    for unit in np.eye(w.size)
-  ]
+  want = filter_gradient(x, cotangent)
   np.testing.assert_allclose(w_grad.ravel(), want, atol=1e-5)
   # The convolution is linear in both.
   np.testing.assert_allclose(
@@ -57,10 +58,7 @@ def test_derivatives(x_shape, w_shape, strides, dilations, padding, pads):
   want = reference(x_dot, w) + reference(x, w_dot)
   np.testing.assert_allclose(out_dot, want, atol=1e-5)
   mixed = jax.jvp(lambda x: jax.vjp(conv, x, w)[1](cotangent), (x,), (x_dot,))
-  want = [
-    np.vdot(reference(x_dot, unit.reshape(w_shape)), cotangent)
-    for unit in np.eye(w.size)
-  ]
+  want = filter_gradient(x_dot, cotangent)
   np.testing.assert_allclose(mixed[1][1].ravel(), want, atol=1e-5)
 
 
