@@ -473,6 +473,25 @@ class Gpt2(HuggingFaceLm):
     'eos_token_id': 50256,
   }
 
+  def validate(self) -> None:
+    """Checks the constants.
+
+    Raises:
+      ValueError: As for other models, or texts are longer than the table of
+        position embeddings.
+    """
+    super().validate()
+    config = self.model_config()
+    families.read_model(config)
+    for name in ('MAX_SEQ_LEN', 'DECODE_SEQ_LEN'):
+      length = getattr(self, name)
+      if length > config['n_positions']:
+        raise ValueError(
+          f'{name} must be at most {config["n_positions"]}, the n_positions of'
+          f' config.json, got {length}; the model has no embedding of later'
+          ' positions'
+        )
+
 
 @experiment_registry.register
 class T5(HuggingFaceSequenceModel):

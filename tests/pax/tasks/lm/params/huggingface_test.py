@@ -214,6 +214,14 @@ def test_another_family_or_size_is_refused(tmp_path, capfd):
   assert code != 0 and 'x_layers_1' in error and 'MODEL_DIR' in error
 
 
+@pytest.mark.parametrize('name', ['MAX_SEQ_LEN', 'DECODE_SEQ_LEN'])
+def test_texts_are_at_most_as_long_as_the_table_of_positions(name):
+  huggingface.Gpt2().validate()
+  experiment = type('Longer', (huggingface.Gpt2,), {name: 1025})()
+  with pytest.raises(ValueError, match=f'{name} must be at most 1024, .*1025'):
+    experiment.validate()
+
+
 def test_tokenizers_of_folders(tmp_path, monkeypatch):
   folder = str(tmp_path)
   name = lambda: huggingface.tokenizer_of(folder).cls.__name__
