@@ -42,6 +42,7 @@ from praxis.base_layer.sharding_annotations import (
   ActivationSharding,
   WeightSharding,
   axes_of_dimension,
+  gather_uneven,
   maybe_shard,
   maybe_transpose_mesh_axes,
   to_partition_spec,

@@ -185,6 +185,26 @@ def zero_shard_padding(x: JTensor, num_dims: int) -> JTensor:
   return x
 
 
+def gather_uneven(ids: JTensor) -> JTensor:
+  """Returns `ids`, whole on each device along dimensions that no axis divides.
+
+  XLA fails to compile the lookup of a row for each id if the rows are sharded
+  and the last shard of the ids is padded (docs/known_issues.md).
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  sizes = [mesh.shape[axis] for axis in mesh.auto_axes if mesh.shape[axis] > 1]
+  entries = [
+    PartitionSpec.UNCONSTRAINED
+    if any(dim % size == 0 for size in sizes)
+    else None
+    for dim in ids.shape
+  ]
+  is_compiled = isinstance(ids, jax.core.Tracer)
+  if not (sizes and is_compiled and None in entries):
+    return ids
+  return jax.lax.with_sharding_constraint(ids, PartitionSpec(*entries))
+
+
 def _axes(
   entry: DimShardingAnnotation, names: Sequence[str]
 ) -> str | tuple[str, ...] | None:

@@ -89,6 +89,25 @@ def test_gradient_of_a_relative_bias(mesh):
   _check(mesh, loss, table, scores, P('data', None, None, 'mdl'))
 
 
+@pytest.mark.parametrize('style', ['index', 'matmul'])
+def test_rows_of_a_sharded_embedding(mesh, style):
+  table = jax.device_put(_TABLE[:, :8], jax.NamedSharding(mesh, P(None, 'mdl')))
+  layer, _ = running.build(
+    pax_fiddle.Config(
+      Embedding, num_classes=16, input_dims=8, lookup_style=style
+    ),
+    _IDS,
+  )
+
+  @jax.jit
+  def rows(table, ids):
+    ids = jax.lax.with_sharding_constraint(ids, P('data', 'mdl'))
+    found = layer.apply({base_layer.PARAMS: {'emb_var': table}}, ids)
+    return jax.lax.with_sharding_constraint(found, P('data', None, 'mdl'))
+
+  np.testing.assert_array_equal(rows(table, _IDS), _TABLE[_IDS, :8])
+
+
 def test_histogram_of_codes(mesh):
   shard = lambda x: jax.lax.with_sharding_constraint(x, P('data', 'mdl'))
 
