@@ -185,8 +185,8 @@ def zero_shard_padding(x: JTensor, num_dims: int) -> JTensor:
   return x
 
 
-def gather_uneven(ids: JTensor) -> JTensor:
-  """Returns `ids`, whole on each device along dimensions that no axis divides.
+def replicate_uneven_dims(ids: JTensor) -> JTensor:
+  """Returns `ids`, replicated along dimensions that no mesh axis divides.
 
   XLA fails to compile the lookup of a row for each id if the rows are sharded
   and the last shard of the ids is padded (docs/known_issues.md).

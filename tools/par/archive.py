@@ -20,8 +20,8 @@ Files = dict[str, pathlib.Path]
 _MAGIC = b'PAXPAR1\n'
 # Bytes of a frame before compression: frames unpack in parallel.
 _FRAME = 64 << 20
-# A level that costs a minute for a gigabyte; higher ones gain 3 % in size.
-_LEVEL = 15
+# Level 15 takes seven times as long for a file that is 2 % smaller.
+_LEVEL = 9
 
 
 def is_executable(path: pathlib.Path) -> bool:

@@ -43,7 +43,7 @@ def by_matmul(
   is_own = not isinstance(einsum, base_layer.BaseLayer)
   is_plain = is_own or type(einsum) is base_ops.EinsumOp
   if is_plain and num_parts(layer, class_axes) == 1:
-    ids = base_layer.gather_uneven(ids)
+    ids = base_layer.replicate_uneven_dims(ids)
     found = table.at[ids].get(
       mode='fill', fill_value=0, wrap_negative_indices=False
     )
