@@ -7,9 +7,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Self
 
+import jax
 from jaxtyping import Array, Float, Num
 
-from praxis import base_layer, pax_fiddle
+from praxis import base_layer, pax_fiddle, py_utils
 from praxis.base_layer import WeightHParams, WeightInit
 from praxis.layers import normalizations
 from praxis.layers.convolutions.convolve import Padding, convolve
@@ -134,9 +135,18 @@ class BaseConv(base_layer.BaseLayer):
       strides=self.filter_stride,
       padding=self._padding(),
       dilations=self.dilations,
+      uses_all_axes=self._uses_all_axes(),
     )
     outputs = self.shard(outputs, mapping)
     return outputs + self.theta.b if self.bias else outputs
+
+  def _uses_all_axes(self) -> bool:
+    """Returns whether all mesh axes shard batch or space of activations."""
+    mapping = self.activation_split_dims_mapping.out or ()
+    spec = base_layer.to_partition_spec(mapping[:-1], self.mesh_axis_names)
+    used = {axis for entry in spec for axis in py_utils.mesh_axes(entry)}
+    sizes = jax.sharding.get_abstract_mesh().shape
+    return all(size == 1 or axis in used for axis, size in sizes.items())
 
   def _kernel(self) -> Float[Array, '*space I O']:
     return self.theta.w

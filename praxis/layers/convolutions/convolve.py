@@ -6,12 +6,14 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import custom_derivatives
+from jax.sharding import AxisType, PartitionSpec
 from jaxtyping import Array, Float
 
 _SPATIAL_LETTERS = 'THW'
@@ -41,8 +43,11 @@ def convolve(
   strides: Sequence[int],
   padding: Padding,
   dilations: Sequence[int],
+  uses_all_axes: bool = False,
 ) -> Float[Array, 'B *outer O']:
   """Returns the convolution of `x` with the filter `w`, in I / J groups.
+
+  On a mesh, space is sharded only in groups or with `uses_all_axes`.
 
   Args:
     x: the inputs.
@@ -50,10 +55,34 @@ def convolve(
     strides: the stride of each spatial dimension.
     padding: as in `lax.conv_general_dilated`.
     dilations: the dilation of the filter in each spatial dimension.
+    uses_all_axes: whether batch and space of inputs and outputs are sharded
+      over all axes of the mesh.
   """
-  is_grouped = x.shape[-1] != w.shape[-2] or _has_vmapped_filters.get()
-  conv = _grouped_conv if is_grouped else _conv
-  return conv(x, w, strides, padding, dilations)
+  if x.shape[-1] != w.shape[-2] or _has_vmapped_filters.get():
+    return _grouped_conv(x, w, strides, padding, dilations)
+  rank = len(strides)
+  w = _with_whole_dims(w, range(rank))
+  if uses_all_axes:
+    return _conv(x, w, strides, padding, dilations)
+  space = range(1, rank + 1)
+  x = _with_whole_dims(x, space)
+  return _with_whole_dims(_conv(x, w, strides, padding, dilations), space)
+
+
+# If space is sharded, XLA adds up the parts of all devices, also of those that
+# have the same part (docs/known_issues.md).
+def _with_whole_dims(
+  x: Float[Array, '*shape'], dims: Iterable[int]
+) -> Float[Array, '*shape']:
+  """Returns `x` with dimensions that are sharded in no gradient either."""
+  mesh = jax.sharding.get_abstract_mesh()
+  kinds = zip(mesh.axis_sizes, mesh.axis_types, strict=True)
+  if sum(n > 1 and kind == AxisType.Auto for n, kind in kinds) < 2:
+    return x
+  entries: list[Any] = [PartitionSpec.UNCONSTRAINED] * x.ndim
+  for dim in dims:
+    entries[dim] = None
+  return jax.lax.with_sharding_constraint(x, PartitionSpec(*entries))
 
 
 def _conv(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Convolutions in groups: derivatives, and gradients on meshes."""
+"""Derivatives of convolutions in groups; convolutions on meshes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from praxis.layers import convolutions
 from praxis.layers.convolutions.convolve import convolve
 from tests.praxis.layers.convolutions import numpy_conv
 from tests.praxis.layers.running import jit, normal
@@ -85,3 +86,50 @@ def test_gradients_on_a_mesh_are_those_of_one_device(shape, channels_per_group):
   )
   for g, reference in zip(got, want, strict=True):
     np.testing.assert_allclose(g, reference, atol=1e-5)
+
+
+_WHOLE = (None, None, None, None)
+
+
+@pytest.mark.parametrize(
+  ('x_axes', 'w_axes'),
+  [
+    # Images in parts, of which two devices have each.
+    (('data', 'mdl'), _WHOLE),
+    (('replica', 'data'), (None, None, None, 'mdl')),
+    # Filters in parts.
+    ((None, None, None, 'mdl'), ('data',)),
+    # Images in parts over all devices.
+    ((('replica', 'data'), 'mdl'), (None, None, 'data', 'mdl')),
+  ],
+)
+def test_images_and_filters_in_parts(x_axes, w_axes):
+  config = convolutions.Conv2D.config(
+    name='conv',
+    filter_shape=(4, 4, 4, 8),
+    filter_stride=(1, 1),
+    ici_mesh_shape=[2, 2, 2],
+    mesh_axis_names=['replica', 'data', 'mdl'],
+  )
+  out = (*x_axes, *_WHOLE)[:4]
+  config.activation_split_dims_mapping.out = out
+  mesh = jax.make_mesh(
+    config.ici_mesh_shape,
+    config.mesh_axis_names,
+    axis_types=(jax.sharding.AxisType.Auto,) * 3,
+  )
+  x, w = normal(8, 8, 8, 4), normal(4, 4, 4, 8, seed=1)
+  cotangent = normal(8, 8, 8, 8, seed=2)
+  layer = config.Instantiate()
+
+  def out_and_gradients(x, w):
+    apply = lambda x, w: layer.apply({'params': {'w': w}}, x)
+    out, vjp = jax.vjp(apply, x, w)
+    return out, *vjp(cotangent)
+
+  want = jit(out_and_gradients)(x, w)
+  w = jax.device_put(w, NamedSharding(mesh, PartitionSpec(*w_axes)))
+  with jax.set_mesh(mesh):
+    got = jax.jit(out_and_gradients)(x, w)
+  for value, reference in zip(got, want, strict=True):
+    np.testing.assert_allclose(value, reference, atol=1e-3)
