@@ -141,7 +141,7 @@ class BaseConv(base_layer.BaseLayer):
     return outputs + self.theta.b if self.bias else outputs
 
   def _uses_all_axes(self) -> bool:
-    """Returns whether all mesh axes shard batch or space of activations."""
+    """Whether all mesh axes shard batch or spatial dims of activations."""
     mapping = self.activation_split_dims_mapping.out or ()
     spec = base_layer.to_partition_spec(mapping[:-1], self.mesh_axis_names)
     used = {axis for entry in spec for axis in py_utils.mesh_axes(entry)}

@@ -47,7 +47,7 @@ def convolve(
 ) -> Float[Array, 'B *outer O']:
   """Returns the convolution of `x` with the filter `w`, in I / J groups.
 
-  On a mesh, space is sharded only in groups or with `uses_all_axes`.
+  On a mesh, spatial dimensions are sharded only with groups or `uses_all_axes`.
 
   Args:
     x: the inputs.
@@ -55,26 +55,26 @@ def convolve(
     strides: the stride of each spatial dimension.
     padding: as in `lax.conv_general_dilated`.
     dilations: the dilation of the filter in each spatial dimension.
-    uses_all_axes: whether batch and space of inputs and outputs are sharded
-      over all axes of the mesh.
+    uses_all_axes: whether batch and spatial dimensions of inputs and outputs
+      are sharded over all axes of the mesh.
   """
   if x.shape[-1] != w.shape[-2] or _has_vmapped_filters.get():
     return _grouped_conv(x, w, strides, padding, dilations)
   rank = len(strides)
-  w = _with_whole_dims(w, range(rank))
+  w = _replicate_dims(w, range(rank))
   if uses_all_axes:
     return _conv(x, w, strides, padding, dilations)
   space = range(1, rank + 1)
-  x = _with_whole_dims(x, space)
-  return _with_whole_dims(_conv(x, w, strides, padding, dilations), space)
+  x = _replicate_dims(x, space)
+  return _replicate_dims(_conv(x, w, strides, padding, dilations), space)
 
 
-# If space is sharded, XLA adds up the parts of all devices, also of those that
-# have the same part (docs/known_issues.md).
-def _with_whole_dims(
+# If spatial dimensions are sharded, XLA sums the partial products of all
+# devices, also of those with the same shard (docs/known_issues.md).
+def _replicate_dims(
   x: Float[Array, '*shape'], dims: Iterable[int]
 ) -> Float[Array, '*shape']:
-  """Returns `x` with dimensions that are sharded in no gradient either."""
+  """Returns `x` with replicated dimensions; so are those of its gradient."""
   mesh = jax.sharding.get_abstract_mesh()
   kinds = zip(mesh.axis_sizes, mesh.axis_types, strict=True)
   if sum(n > 1 and kind == AxisType.Auto for n, kind in kinds) < 2:

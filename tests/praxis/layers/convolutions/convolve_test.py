@@ -88,22 +88,22 @@ def test_gradients_on_a_mesh_are_those_of_one_device(shape, channels_per_group):
     np.testing.assert_allclose(g, reference, atol=1e-5)
 
 
-_WHOLE = (None, None, None, None)
+_REPLICATED = (None, None, None, None)
 
 
 @pytest.mark.parametrize(
   ('x_axes', 'w_axes'),
   [
-    # Images in parts, of which two devices have each.
-    (('data', 'mdl'), _WHOLE),
+    # Sharded images, each shard on two devices.
+    (('data', 'mdl'), _REPLICATED),
     (('replica', 'data'), (None, None, None, 'mdl')),
-    # Filters in parts.
+    # Sharded filters.
     ((None, None, None, 'mdl'), ('data',)),
-    # Images in parts over all devices.
+    # Images sharded over all devices.
     ((('replica', 'data'), 'mdl'), (None, None, 'data', 'mdl')),
   ],
 )
-def test_images_and_filters_in_parts(x_axes, w_axes):
+def test_sharded_spatial_dimensions(x_axes, w_axes):
   config = convolutions.Conv2D.config(
     name='conv',
     filter_shape=(4, 4, 4, 8),
@@ -111,7 +111,7 @@ def test_images_and_filters_in_parts(x_axes, w_axes):
     ici_mesh_shape=[2, 2, 2],
     mesh_axis_names=['replica', 'data', 'mdl'],
   )
-  out = (*x_axes, *_WHOLE)[:4]
+  out = (*x_axes, *_REPLICATED)[:4]
   config.activation_split_dims_mapping.out = out
   mesh = jax.make_mesh(
     config.ici_mesh_shape,

@@ -24,13 +24,19 @@ def test_state_spaces_equal_reading_the_whole_text():
 
 @pytest.mark.parametrize(
   'kind',
-  ['lazy', 'lazy rotary dconv', 'lazy repeated', 'lazy repeated scanned'],
+  [
+    'lazy',
+    'lazy clusters',
+    'lazy rotary dconv',
+    'lazy repeated',
+    'lazy repeated scanned',
+  ],
 )
 def test_samples_may_share_the_cache_of_their_prompt(kind):
   decoding.check_sharing(kind)
 
 
-@pytest.mark.parametrize('kind', ['stacked', 'repeated scanned'])
+@pytest.mark.parametrize('kind', ['lazy', 'stacked', 'repeated scanned'])
 def test_beam_searches_agree(kind):
   decoding.check_beams(kind)
 
