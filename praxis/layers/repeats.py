@@ -247,10 +247,14 @@ class Repeat(decode_states.DecodeStateContainer):
   def _scan(self, body: ScanBody) -> ScanBody:
     """Returns nested scans over the leading axes, the last axis innermost."""
     shape = self._prefix_shape()
+    axes = dict(SCAN_VARIABLE_AXES)
+    if not self.is_mutable_collection(base_layer.SUMMARIES):
+      # Those of an earlier call may be combined, without the scanned axis.
+      del axes[base_layer.SUMMARIES]
     for dim in reversed(range(len(shape))):
       body = nn.scan(
         body,
-        variable_axes=SCAN_VARIABLE_AXES,
+        variable_axes=axes,
         split_rngs={name: True for name in _RNGS},
         length=shape[dim],
         unroll=self.scan_unroll,

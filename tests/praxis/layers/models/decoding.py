@@ -23,7 +23,11 @@ from tests.praxis.layers import running
 
 B, T, V = 2, 6, 13
 PROMPTS = np.asarray([4, 2])
-STATES = [base_layer.DECODE_CACHE, base_layer.PREFIX_DECODE_CACHE]
+STATES = [
+  base_layer.DECODE_CACHE,
+  base_layer.PREFIX_DECODE_CACHE,
+  base_layer.SUMMARIES,
+]
 
 
 def config(kind='stacked', **fields):

@@ -284,7 +284,7 @@ def test_a_loop_without_early_exit_records_summaries():
     texts,
     method='decode_with_params',
     rngs=jax.random.key(1),
-    mutable=[*decoding.STATES, base_layer.SUMMARIES],
+    mutable=decoding.STATES,
   )
   np.testing.assert_array_equal(out.output_ids, want.output_ids)
   summaries = updated[base_layer.SUMMARIES]['lm']
