@@ -29,6 +29,10 @@ from praxis.layers.attentions import attention_core, dot_product, kv_cache
 
 PREFIX_DECODE_CACHE = base_layer.PREFIX_DECODE_CACHE
 
+_MAKE_MUTABLE = (
+  'add it to `decode.apply_mutable_list` of the task, or to `mutable` of apply'
+)
+
 
 class PrefixKVCache(kv_cache.KVCache):
   """A KVCache of suffixes, with the frozen chunks of their prefixes."""
@@ -111,7 +115,7 @@ class PrefixKVCache(kv_cache.KVCache):
       raise ValueError(
         'a lazy broadcast of the prefix needs the mutable collections '
         f'{base_layer.DECODE_CACHE!r} and {PREFIX_DECODE_CACHE!r}, the latter '
-        'is not; add it to `mutable` of apply'
+        f'is not; {_MAKE_MUTABLE}'
       )
     count = self.num_prefixes()
     for name, state in self.tensors().items():
@@ -139,7 +143,7 @@ class PrefixKVCache(kv_cache.KVCache):
     ):
       raise ValueError(
         f'the collection {PREFIX_DECODE_CACHE!r} must be mutable to empty the '
-        'prefixes; add it to `mutable` of apply'
+        f'prefixes; {_MAKE_MUTABLE}'
       )
     for name, state in self.tensors().items():
       joined = self._join_prefixes(name, max_prefix_size)
