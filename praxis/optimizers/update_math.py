@@ -37,7 +37,8 @@ def power_decay(
 
 def reduce_mean(array: JTensor) -> Float[Array, '']:
   """Returns the mean of all elements, in float32; 0 if there are none."""
-  return jnp.sum(array.astype(jnp.float32)) / max(array.size, 1)
+  # A float: the number of elements may exceed an int32.
+  return jnp.sum(array.astype(jnp.float32)) / float(max(array.size, 1))
 
 
 def reduce_rms(array: JTensor) -> Float[Array, '']:

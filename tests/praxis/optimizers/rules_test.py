@@ -201,6 +201,9 @@ def test_decay_rates_and_means_by_hand():
   x = jnp.array([[3.0, 4.0]], jnp.bfloat16)
   assert float(optimizers.reduce_mean(x)) == 3.5
   np.testing.assert_allclose(optimizers.reduce_rms(x), 12.5**0.5, rtol=1e-6)
+  # More elements than an int32 counts, as the weights of LmCloudSpmd1024B have.
+  large = jax.ShapeDtypeStruct((1 << 16, 1 << 16), jnp.float32)
+  assert jax.eval_shape(optimizers.reduce_rms, large).shape == ()
 
 
 def test_an_optimizer_without_schedule_says_how_to_get_one():
