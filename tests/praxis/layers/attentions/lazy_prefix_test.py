@@ -165,7 +165,8 @@ def test_errors():
     layer.apply(variables, 2, 3, method='init_states')
   lazy = attentions.DotProductAttentionWithLPB.config(**fields)
   layer, variables = running.build(lazy, x, x, x, mask)
-  with pytest.raises(ValueError, match='add it to .decode.apply_mutable_list. of the task'):
+  message = 'add it to .decode.apply_mutable_list. of the task'
+  with pytest.raises(ValueError, match=message):
     layer.apply(
       variables, 2, 3, method='lazy_broadcast_prefix', mutable=_STATES[:1]
     )
