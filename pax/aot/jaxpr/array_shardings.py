@@ -24,9 +24,9 @@ class ArrayShardings:
 
   An array with the shape of a state variable, or of one layer of a stacked
   variable, has the variable's sharding; one with the shape of an operand or a
-  result of a shard_map is sharded as there. In other arrays a dimension has the
-  axes that sharding constraints and inputs use most for dimensions of its size,
-  of those that no dimension before it has.
+  result of a shard_map, or of a stack of them, is sharded as there. In other
+  arrays a dimension has the axes that sharding constraints and inputs use most
+  for dimensions of its size, of those that no dimension before it has.
   """
 
   def __init__(
@@ -36,6 +36,8 @@ class ArrayShardings:
     state = jax.tree.leaves(partitioner.state_metadata)
     self._state_types = {(tuple(x.shape), x.dtype) for x in state}
     self._axes_by_shape: dict[tuple[int, ...], DimAxes] = {}
+    # By the shape of one array of a stack, as of a scan.
+    self._stacked_axes_by_shape: dict[tuple[int, ...], DimAxes] = {}
     for leaf in state:
       shape = tuple(leaf.shape)
       axes = _dim_axes(leaf.sharding.spec, len(shape))
@@ -44,6 +46,7 @@ class ArrayShardings:
         self._axes_by_shape.setdefault(shape[1:], axes[1:])
     for shape, axes in _shard_map_arrays(jaxpr):
       self._axes_by_shape.setdefault(shape, axes)
+      self._stacked_axes_by_shape.setdefault(shape, ((), *axes))
     inputs = jax.tree.leaves(partitioner.input_spec)
     self._axes_by_dim_size = _axes_by_use(
       [*((x.shape, x.sharding) for x in inputs), *_constraints(jaxpr)]
@@ -59,6 +62,8 @@ class ArrayShardings:
     """Returns the mesh axes that shard each dimension of an array."""
     if shape in self._axes_by_shape:
       return self._axes_by_shape[shape]
+    if shape[1:] in self._stacked_axes_by_shape:
+      return self._stacked_axes_by_shape[shape[1:]]
     dim_axes: list[tuple[str, ...]] = []
     used: set[str] = set()
     for dim_size in shape:

@@ -18,23 +18,26 @@ STAGES = MICROBATCH = 2
 NUM_MICROBATCHES, DIM = 6, 4
 
 
+def shardings_of(fn):
+  """Shardings in the program of `fn(mesh)`."""
+  mesh = Mesh(np.asarray(jax.devices()[:4]).reshape(2, 2), ('stage', 'data'))
+  partitioner = types.SimpleNamespace(
+    state_metadata=(), input_spec=(), mesh=mesh
+  )
+  jaxpr = jax.make_jaxpr(lambda: fn(mesh))().jaxpr
+  return array_shardings.ArrayShardings(jaxpr, partitioner)
+
+
 def shardings(*constraints):
   """Shardings in a program with arrays of (shape, spec)."""
-  mesh = Mesh(np.asarray(jax.devices()[:4]).reshape(2, 2), ('stage', 'data'))
-
-  def fn():
-    return [
+  return shardings_of(
+    lambda mesh: [
       jax.lax.with_sharding_constraint(
         jnp.zeros(shape), NamedSharding(mesh, P(*spec))
       )
       for shape, spec in constraints
     ]
-
-  partitioner = types.SimpleNamespace(
-    state_metadata=(), input_spec=(), mesh=mesh
   )
-  jaxpr = jax.make_jaxpr(fn)().jaxpr
-  return array_shardings.ArrayShardings(jaxpr, partitioner)
 
 
 def test_dimensions_of_one_size_have_different_axes():
@@ -62,3 +65,17 @@ def test_axes_that_constraints_use_most_win_over_others_and_over_none():
 def test_a_size_that_the_axis_does_not_divide_is_whole():
   found = shardings(((3,), ('data',)))
   assert found.dim_axes((3,)) == ((),)
+
+
+def test_stacks_of_what_a_shard_map_returns_are_sharded_as_there():
+  # As jax.shard_map returns what the backward pass of a kernel needs: one part
+  # per device, in the first dimension.
+  spec = P(('stage', 'data'))
+
+  def fn(mesh):
+    kernel = jax.shard_map(jnp.sin, mesh=mesh, in_specs=spec, out_specs=spec)
+    return jax.lax.scan(lambda c, _: (c, kernel(c)), jnp.zeros((8, 5)), None, 3)
+
+  found = shardings_of(fn)
+  assert found.dim_axes((8, 5)) == (('stage', 'data'), ())
+  assert found.dim_axes((3, 8, 5)) == ((), ('stage', 'data'), ())
