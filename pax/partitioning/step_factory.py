@@ -18,7 +18,7 @@ from pax.partitioning.partitioned_function import PartitionedFunction
 from pax.partitioning.partitioned_step import JitOptions, PartitionedStep
 from pax.partitioning.step_protocols import BoundStep, StepFn
 from pax.train_states import Variables
-from praxis import base_layer, pytypes
+from praxis import base_layer, py_utils, pytypes
 
 NestedMap = pytypes.NestedMap
 Batch = steps.Batch
@@ -215,31 +215,35 @@ class StepFactory:
   ) -> BoundStep:
     """Applies the declared shardings, including uneven ones, within the step.
 
-    A batch that is sharded by host is resharded over devices.
+    A batch that is sharded by host is resharded over devices, and axes are in
+    the order in which XLA multiplies matrices correctly.
 
     Args:
       step: The step.
       batch_spec: Shapes and shardings of the batch; None if they are unknown.
     """
 
+    matrix_axes = specs.matrix_axes(self.state_specs.mdl_vars, self.mesh)
+
     def constrain_input(
       x: jax.Array, leaf_spec: jax.ShapeDtypeStruct | None = None
     ) -> jax.Array:
-      spec = self.batch_spec(x.ndim)
-      is_even = specs.is_even(spec, x.shape, self.mesh)
-      if leaf_spec and is_even and leaf_spec.sharding.mesh == self.mesh:
+      axes = map(py_utils.mesh_axes, self.batch_spec(x.ndim))
+      spec = (base_layer.axes_of_dimension(a) or None for a in axes)
+      sharding = NamedSharding(self.mesh, PartitionSpec(*spec))
+      if leaf_spec and leaf_spec.sharding.is_equivalent_to(sharding, x.ndim):
         return x
-      sharding = NamedSharding(self.mesh, spec)
       return jax.lax.with_sharding_constraint(x, sharding)
 
     def run(state: TrainState, batch: Batch, key: jax.Array) -> Any:
       state_specs = _specs_of(state, self.state_specs)
       state = specs.constrain_uneven(state, state_specs, self.mesh)
-      if batch_spec is None:
-        batch = jax.tree.map(constrain_input, batch)
-      else:
-        batch = jax.tree.map(constrain_input, batch, batch_spec)
-      return step(state, batch, key)
+      with base_layer.matrices_sharded_over(matrix_axes):
+        if batch_spec is None:
+          batch = jax.tree.map(constrain_input, batch)
+        else:
+          batch = jax.tree.map(constrain_input, batch, batch_spec)
+        return step(state, batch, key)
 
     return run
 

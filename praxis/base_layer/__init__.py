@@ -42,6 +42,7 @@ from praxis.base_layer.sharding_annotations import (
   ActivationSharding,
   WeightSharding,
   axes_of_dimension,
+  matrices_sharded_over,
   maybe_shard,
   maybe_transpose_mesh_axes,
   replicate_uneven_dims,

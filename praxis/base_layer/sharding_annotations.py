@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,6 +21,10 @@ from praxis.pytypes import (
   JTensor,
   Nested,
   SplitDimsMapping,
+)
+
+_MATRIX_AXES: contextvars.ContextVar[frozenset[str] | None] = (
+  contextvars.ContextVar('matrix_axes', default=None)
 )
 
 
@@ -111,22 +117,40 @@ def maybe_transpose_mesh_axes(partition_spec: PartitionSpec) -> PartitionSpec:
   return PartitionSpec(*map(rename, partition_spec))
 
 
+@contextlib.contextmanager
+def matrices_sharded_over(axes: frozenset[str]) -> Iterator[None]:
+  """Sets the axes of weights for `axes_of_dimension` in a `with` block.
+
+  Args:
+    axes: those that alone shard a dimension of a weight.
+  """
+  token = _MATRIX_AXES.set(axes)
+  try:
+    yield
+  finally:
+    _MATRIX_AXES.reset(token)
+
+
 def axes_of_dimension(axes: tuple[str, ...]) -> tuple[str, ...]:
   """Returns the axes that shard a dimension of an activation, in XLA's order.
 
   On CPUs and GPUs XLA gives devices rows of others in products of rows that are
   sharded over ('replica', 'data') and a weight that is sharded over 'data', if
   another axis is as large as 'data'. It does not if the rows are sharded over
-  ('data', 'replica') (docs/known_issues.md).
+  ('data', 'replica') (docs/known_issues.md). Axes of weights therefore come
+  first; outside of `matrices_sharded_over` these are all but the first.
   """
   sizes = jax.sharding.get_abstract_mesh().shape
   many = [axis for axis in axes if sizes.get(axis, 1) > 1]
   others = {size for axis, size in sizes.items() if axis not in axes}
+  matrix_axes = _MATRIX_AXES.get()
+  if matrix_axes is None:
+    matrix_axes = frozenset(many[1:])
   if py_utils.target_platform() == 'tpu' or others.isdisjoint(
-    sizes[axis] for axis in many[1:]
+    sizes[axis] for axis in many[1:] if axis in matrix_axes
   ):
     return axes
-  return axes[::-1]
+  return tuple(sorted(axes, key=lambda axis: axis not in matrix_axes))
 
 
 def maybe_shard(

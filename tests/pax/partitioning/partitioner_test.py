@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from pax import partitioning
-from praxis import base_layer
+from praxis import base_layer, base_model, optimizers, pax_fiddle, schedules
+from praxis.layers import linears
+from praxis.pytypes import NestedMap
 from tests.pax import tiny
 
 _KEY = jax.random.key(7)
@@ -59,6 +61,56 @@ def _train(made, num_steps=3):
 def _trained(name):
   """Compiled once for all tests; none of them may donate the state."""
   return _train(_partitioner(*_MESHES[name]))
+
+
+class _TwoMatrices(base_model.BaseModel):
+  """Two layers whose weights alone say how they are sharded."""
+
+  axis: str = 'data'
+
+  def setup(self):
+    for name in ('first', 'second'):
+      layer = pax_fiddle.Config(linears.Linear, input_dims=32, output_dims=32)
+      layer.weight_split_dims_mapping.wt = [self.axis, 'mdl']
+      self.create_child(name, layer)
+
+  def compute_predictions(self, input_batch):
+    return self.second(jnp.tanh(self.first(input_batch.x)))
+
+  def compute_loss(self, predictions, input_batch):
+    del input_batch
+    loss = jnp.square(predictions).mean()
+    return NestedMap(total_loss=(loss, jnp.ones(()))), NestedMap()
+
+
+@pytest.mark.parametrize('axis', ['data', 'replica'])
+@pytest.mark.parametrize('rows', [('replica', 'data'), ('data', 'replica')])
+def test_rows_and_weights_share_an_axis(axis, rows):
+  shape = (8, 4, 32)
+  x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+
+  def trained(mesh, num_devices):
+    task_p = tiny.task(mesh)
+    task_p.model = pax_fiddle.Config(_TwoMatrices, name='model', axis=axis)
+    task_p.model.ici_mesh_shape = mesh
+    task_p.model.mesh_axis_names = ['replica', 'data', 'mdl']
+    task_p.train.inputs_split_mapping = NestedMap(map_3d=(rows, None, None))
+    task_p.train.learner.optimizer = optimizers.Sgd.config(
+      learning_rate=1.0, lr_schedule=pax_fiddle.Config(schedules.Constant)
+    )
+    batch = NestedMap(x=x)
+    made = partitioning.partition_task(
+      task_p, tiny.spec(batch), devices=jax.devices()[:num_devices]
+    )
+    state = made.initialize(_KEY)
+    state, _ = made.train_step()(state, made.put_batch(batch), _KEY)
+    return jax.device_get(state.mdl_vars)
+
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6),
+    trained([2, 2, 2], 8),
+    trained([1, 1, 1], 1),
+  )
 
 
 def test_averaged_steps_have_variable_norms():

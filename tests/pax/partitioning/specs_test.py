@@ -85,6 +85,18 @@ def test_steps_split_unevenly(mesh):
   })  # fmt: skip
 
 
+def test_axes_that_shard_matrices(mesh):
+  found = specs.matrix_axes(
+    {
+      'matrix': P('data', None, 'mdl'),
+      'both on one dimension': P(('replica', 'data'), 'mdl'),
+      'a vector': P('replica'),
+    },
+    mesh,
+  )
+  assert found == {'data', 'mdl'}
+
+
 def test_batch_spec():
   axes = ('replica', 'data', 'mdl')
   mapping = NestedMap(map_2d=(('replica', 'data'), None))

@@ -83,6 +83,25 @@ def test_axes_are_in_the_order_in_which_xla_keeps_rows(
   assert base_layer.axes_of_dimension(axes) == axes
 
 
+@pytest.mark.parametrize(
+  ('matrix_axes', 'wanted'),
+  [
+    ({'data', 'mdl'}, ('data', 'replica')),
+    ({'replica', 'mdl'}, ('replica', 'data')),
+    ({'mdl'}, None),
+    ({'replica', 'data', 'mdl'}, None),
+  ],
+)
+def test_the_axes_of_weights_come_first(matrix_axes, wanted):
+  mesh = jax.sharding.AbstractMesh((2, 2, 2), tuple(NAMES))
+  with (
+    jax.sharding.use_abstract_mesh(mesh),
+    base_layer.matrices_sharded_over(frozenset(matrix_axes)),
+  ):
+    for axes in (('replica', 'data'), ('data', 'replica')):
+      assert base_layer.axes_of_dimension(axes) == (wanted or axes)
+
+
 def test_maybe_shard_without_a_mesh_is_the_identity():
   x = jnp.zeros([2, 2])
   assert base_layer.maybe_shard(x, ['data', None], None) is x
