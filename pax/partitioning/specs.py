@@ -52,17 +52,19 @@ def is_even(spec: PartitionSpec, shape: tuple[int, ...], mesh: Mesh) -> bool:
 def matrix_axes(var_specs: Nested[PartitionSpec], mesh: Mesh) -> frozenset[str]:
   """Returns the axes that alone shard one of several sharded dimensions.
 
+  Activations are sharded first over them (`base_layer.matrices_sharded_over`).
+
   Args:
     var_specs: Specs of variables.
     mesh: The mesh.
   """
   found: set[str] = set()
   for spec in jax.tree.leaves(var_specs):
-    many = [
+    axes_by_dim = [
       [axis for axis in py_utils.mesh_axes(entry) if mesh.shape[axis] > 1]
       for entry in spec
     ]
-    sharded = [axes for axes in many if axes]
+    sharded = [axes for axes in axes_by_dim if axes]
     if len(sharded) > 1:
       found.update(axes[0] for axes in sharded if len(axes) == 1)
   return frozenset(found)
