@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -64,8 +63,9 @@ class DistributedShampoo(base_optimizer.BaseOptimizer):
   graft_type: Any = GraftingType.ADAGRAD
   # The pmap axis of the replicas.
   batch_axis_name: str = 'batch'
-  # The mesh, for the sharded variant. num_devices_for_pjit None: the number of
-  # devices along the axes that shard the matrices.
+  # The mesh, for the sharded variant. In the state the number of matrices of a
+  # group is a multiple of num_devices_for_pjit; None: of the mesh axis that
+  # shards this dimension, so that jobs continue where it is as large.
   mesh_axis_names: Sequence[str] | None = None
   num_devices_for_pjit: int | None = None
   nesterov: bool = True
@@ -257,13 +257,9 @@ class ShardedDistributedShampoo(DistributedShampoo):
         f' mesh {list(hyperparams.mesh_shape)}, got {self.mesh_axis_names}; use'
         ' those of the model'
       )
-    multiple_of = self.num_devices_for_pjit or math.lcm(
-      *(
-        matrix_layout.axis_size(
-          hyperparams, matrix_layout.axis_names(hyperparams, mapping)[0]
-        )
-        for mapping in (hyperparams.mapping, hyperparams.root_mapping)
-      )
+    state_axis = matrix_layout.axis_names(hyperparams, hyperparams.mapping)[0]
+    multiple_of = self.num_devices_for_pjit or matrix_layout.axis_size(
+      hyperparams, state_axis
     )
     return gradient_transform.distributed_shampoo(
       learning_rate_fn,

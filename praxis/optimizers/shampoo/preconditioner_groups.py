@@ -14,7 +14,12 @@ from praxis import base_layer
 from praxis.nested_map import NestedMap
 from praxis.optimizers.shampoo import grafting, inverse_roots, quantized_storage
 from praxis.optimizers.shampoo.hyperparams import ShampooHyperparams
-from praxis.optimizers.shampoo.matrix_layout import MatrixLayout, dividing_axes
+from praxis.optimizers.shampoo.matrix_layout import (
+  MatrixLayout,
+  axis_names,
+  axis_size,
+  dividing_axes,
+)
 from praxis.pytypes import JTensor
 
 # The matrices of each group.
@@ -210,20 +215,30 @@ def _distribute(
     shard = functools.partial(
       base_layer.maybe_shard, mesh_axis_names=hyperparams.mesh_axis_names
     )
-    during_roots = dividing_axes(hyperparams, hyperparams.root_mapping, x.shape)
-    value, error = compute_roots(shard(x, during_roots))
+    root_axis = axis_names(hyperparams, hyperparams.root_mapping)[0]
+    padded = _pad(x, axis_size(hyperparams, root_axis))
+    during_roots = dividing_axes(
+      hyperparams, hyperparams.root_mapping, padded.shape
+    )
+    value, error = compute_roots(shard(padded, during_roots))
     stored = dividing_axes(hyperparams, hyperparams.mapping, x.shape)
-    return inverse_roots.Root(shard(shard(value, during_roots), stored), error)
+    num_matrices = x.shape[0]
+    value = shard(value, during_roots)[:num_matrices]
+    return inverse_roots.Root(shard(value, stored), error[:num_matrices])
   if not base_layer.is_running_under_pmap():
     return compute_roots(x)
   axis = base_layer.PMAP_PARALLEL_AXIS_NAME
-  per_device = -(-x.shape[0] // jax.lax.axis_size(axis))
-  num_padding = per_device * jax.lax.axis_size(axis) - x.shape[0]
-  padding = jnp.broadcast_to(jnp.eye(x.shape[1]), (num_padding, *x.shape[1:]))
+  padded = _pad(x, jax.lax.axis_size(axis))
+  per_device = padded.shape[0] // jax.lax.axis_size(axis)
   local = jax.lax.dynamic_slice_in_dim(
-    jnp.concatenate([x, padding]),
-    jax.lax.axis_index(axis) * per_device,
-    per_device,
+    padded, jax.lax.axis_index(axis) * per_device, per_device
   )
   roots = jax.lax.all_gather(compute_roots(local), axis, tiled=True)
   return jax.tree.map(lambda y: y[: x.shape[0]], roots)
+
+
+def _pad(x: Float[Array, 'K N N'], multiple_of: int) -> Float[Array, 'L N N']:
+  """Appends identities up to a multiple of matrices."""
+  num_padding = -x.shape[0] % multiple_of
+  padding = jnp.broadcast_to(jnp.eye(x.shape[1]), (num_padding, *x.shape[1:]))
+  return jnp.concatenate([x, padding])

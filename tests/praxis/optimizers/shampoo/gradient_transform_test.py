@@ -267,6 +267,40 @@ def test_replicas_share_the_work():
   assert 'all-gather' in shared.lower(grads, state, params).compile().as_text()
 
 
+def test_devices_of_a_mesh_share_the_roots():
+  params = _few()
+  grads = problem.gradients(params, 0)
+  names = ('replica', 'data', 'mdl')
+
+  def run(mesh_shape):
+    config = _config(
+      optimizers.ShardedDistributedShampoo,
+      learning_rate=1.0,
+      lr_schedule=problem.SCHEDULE,
+      mesh_axis_names=names,
+      tensor_split_dims_mapping=[-1, 1, 2],
+      tensor_split_dims_mapping_for_inverse_pth_root=[1, -1, 2],
+    )
+    hparams = {
+      k: problem.weight(list(v.shape), mesh_shape=mesh_shape)
+      for k, v in params.items()
+    }
+    tx = config.Instantiate().get_grad_transformation(hparams)
+    mesh = jax.make_mesh(
+      mesh_shape,
+      names,
+      devices=jax.devices()[: mesh_shape[1]],
+      axis_types=(jax.sharding.AxisType.Auto,) * 3,
+    )
+    with jax.set_mesh(mesh):
+      return problem.jit(tx.update)(grads, tx.init(params), params)
+
+  got, want = jax.device_get((run((1, 4, 1)), run((1, 1, 1))))
+  # Four devices compute the roots of six matrices.
+  assert got[1][2].preconditioners.s4p4.values.shape == (6, 4, 4)
+  problem.assert_close(got, want, rtol=1e-3, atol=1e-3)
+
+
 def test_compressed_preconditioners_take_less_memory():
   tx = problem.tx_of(_config(compression_rank=1))
   state = tx.init(_few())[2]

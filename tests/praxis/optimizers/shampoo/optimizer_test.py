@@ -102,13 +102,19 @@ def test_matrices_are_split_where_axes_divide_them():
     tensor_split_dims_mapping=[-1, 1, 2],
     tensor_split_dims_mapping_for_inverse_pth_root=[1, -1, 2],
   )
-  # Two blocks of [8, 6] have four matrices; 'data' has four devices.
-  assert state.statistics.s8p4.values.shape == (4, 8, 8)
+  # Two blocks of [8, 6] have two matrices of each size.
+  assert state.statistics.s8p4.values.shape == (2, 8, 8)
   assert specs.statistics.s8p4.values == PartitionSpec(None, 'data', 'mdl')
   # Four devices do not divide 6.
   assert specs.preconditioners.s6p4.values == PartitionSpec(None, None, 'mdl')
-  # The one matrix of [6] is rounded up to one for each device.
+  # The shapes of the state do not depend on the mesh, which may change.
+  assert state.statistics.s6p2.values.shape == (1, 6, 6)
+
+
+def test_each_device_along_the_axis_of_matrices_has_one():
+  state, specs = _specs(tensor_split_dims_mapping=[1, -1, 2])
   assert state.statistics.s6p2.values.shape == (4, 6, 6)
+  assert specs.statistics.s6p2.values == PartitionSpec('data', None, 'mdl')
 
 
 def test_the_number_of_matrices_can_be_given():
