@@ -45,6 +45,7 @@ from praxis.base_layer.sharding_annotations import (
   matrices_sharded_over,
   maybe_shard,
   maybe_transpose_mesh_axes,
+  replicate_dims,
   replicate_uneven_dims,
   to_partition_spec,
   transpose_one_axis,

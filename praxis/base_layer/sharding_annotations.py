@@ -7,7 +7,7 @@ import contextlib
 import contextvars
 import dataclasses
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -209,6 +209,15 @@ def zero_shard_padding(x: JTensor, num_dims: int) -> JTensor:
   return x
 
 
+def replicate_dims(x: JTensor, dims: Container[int]) -> JTensor:
+  """Returns `x` replicated along `dims`; XLA chooses the other shardings."""
+  entries = [
+    None if dim in dims else PartitionSpec.UNCONSTRAINED
+    for dim in range(x.ndim)
+  ]
+  return jax.lax.with_sharding_constraint(x, PartitionSpec(*entries))
+
+
 def replicate_uneven_dims(ids: JTensor) -> JTensor:
   """Returns `ids`, replicated along dimensions that no mesh axis divides.
 
@@ -217,16 +226,15 @@ def replicate_uneven_dims(ids: JTensor) -> JTensor:
   """
   mesh = jax.sharding.get_abstract_mesh()
   sizes = [mesh.shape[axis] for axis in mesh.auto_axes if mesh.shape[axis] > 1]
-  entries = [
-    PartitionSpec.UNCONSTRAINED
-    if any(dim % size == 0 for size in sizes)
-    else None
-    for dim in ids.shape
+  uneven = [
+    dim
+    for dim, length in enumerate(ids.shape)
+    if all(length % size for size in sizes)
   ]
   is_compiled = isinstance(ids, jax.core.Tracer)
-  if not (sizes and is_compiled and None in entries):
+  if not (sizes and is_compiled and uneven):
     return ids
-  return jax.lax.with_sharding_constraint(ids, PartitionSpec(*entries))
+  return replicate_dims(ids, uneven)
 
 
 def _axes(

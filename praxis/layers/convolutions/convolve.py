@@ -6,15 +6,16 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Container, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import custom_derivatives
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import AxisType
 from jaxtyping import Array, Float
+
+from praxis import base_layer
 
 _SPATIAL_LETTERS = 'THW'
 _Tangent = Array | custom_derivatives.SymbolicZero
@@ -72,17 +73,14 @@ def convolve(
 # If spatial dimensions are sharded, XLA sums the partial products of all
 # devices, also of those with the same shard (docs/known_issues.md).
 def _replicate_dims(
-  x: Float[Array, '*shape'], dims: Iterable[int]
+  x: Float[Array, '*shape'], dims: Container[int]
 ) -> Float[Array, '*shape']:
-  """Returns `x` with replicated dimensions; so are those of its gradient."""
+  """Replicates dimensions of `x` and of its gradient on meshes of two axes."""
   mesh = jax.sharding.get_abstract_mesh()
   kinds = zip(mesh.axis_sizes, mesh.axis_types, strict=True)
   if sum(n > 1 and kind == AxisType.Auto for n, kind in kinds) < 2:
     return x
-  entries: list[Any] = [PartitionSpec.UNCONSTRAINED] * x.ndim
-  for dim in dims:
-    entries[dim] = None
-  return jax.lax.with_sharding_constraint(x, PartitionSpec(*entries))
+  return base_layer.replicate_dims(x, dims)
 
 
 def _conv(
