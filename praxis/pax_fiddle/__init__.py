@@ -71,6 +71,7 @@ from praxis.pax_fiddle.template_arguments import (
 )
 from praxis.pax_fiddle.traversers import BasicTraversal as BasicTraversal
 from praxis.pax_fiddle.traversers import MemoizedTraversal as MemoizedTraversal
+from praxis.pax_fiddle.traversers import is_leaf as is_leaf
 from praxis.pax_fiddle.traversers import iterate as iterate
 from praxis.pax_fiddle.traversers import (
   register_dataclass as register_dataclass,

@@ -53,11 +53,11 @@ class _PaxBuildable(CloneAndSetMixin, fdl.Buildable, Generic[T]):
     super().__init__(owner_of(cls), *args, **kwargs)
     _add_tags_and_defaults(self)
 
-  def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-    # History entries and signatures are immutable. That Fiddle copies them
-    # dominates the time to build a layer.
+  # Fiddle's copies look at each parameter and copy signatures and entries of
+  # the history, which are immutable. That dominates the time to build a layer.
+
+  def __copy__(self) -> Self:
     copied = object.__new__(type(self))
-    memo[id(self)] = copied
     history_copy = history.History()
     history_copy.update(
       (k, list(v)) for k, v in self.__argument_history__.items()
@@ -67,8 +67,13 @@ class _PaxBuildable(CloneAndSetMixin, fdl.Buildable, Generic[T]):
       vars(self),
       __argument_history__=history_copy,
       __argument_tags__=collections.defaultdict(set, tags),
-      __arguments__=copy.deepcopy(self.__arguments__, memo),
+      __arguments__=dict(self.__arguments__),
     )
+    return copied
+
+  def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    copied = memo[id(self)] = self.__copy__()
+    vars(copied)['__arguments__'] = copy.deepcopy(self.__arguments__, memo)
     return copied
 
   @property
@@ -88,7 +93,8 @@ class _PaxBuildable(CloneAndSetMixin, fdl.Buildable, Generic[T]):
     if name == 'cls':
       object.__setattr__(self, name, value)
       return
-    _check_names(self.cls, (name,))
+    if name not in self.__signature_info__.parameters:
+      _check_names(self.cls, (name,))
     super().__setattr__(name, value)
 
 

@@ -12,7 +12,7 @@ import fiddle as fdl
 from fiddle import daglish
 from flax.linen import module as flax_module
 
-from praxis.pax_fiddle import build_errors, template_arguments
+from praxis.pax_fiddle import build_errors, template_arguments, traversers
 
 
 def build(buildable: Any) -> Any:
@@ -72,20 +72,25 @@ def instantiate(config: Any, **overrides: Any) -> Any:
 
 
 def copy_inheritable_base_layer_params(buildable: Any) -> Any:
-  """Returns a copy in which layers have the values inherited from owners."""
+  """Returns `buildable`, or a copy, whose layers inherit values from owners."""
   owners: list[fdl.Buildable] = []
 
   def visit(value: Any, state: daglish.State) -> Any:
-    if not hasattr(_callable(value), 'INHERITED'):
+    if not isinstance(value, fdl.Buildable):
       return state.map_children(value)
-    if owners:
+    is_layer = hasattr(fdl.get_callable(value), 'INHERITED')
+    if is_layer and owners:
       value = copy.copy(value)
       inherit(value, owners[-1])
-    owners.append(value)
+    if is_layer:
+      owners.append(value)
     try:
-      return state.map_children(value)
+      return traversers.map_arguments(
+        value, lambda name, argument: state.call(argument, daglish.Attr(name))
+      )
     finally:
-      owners.pop()
+      if is_layer:
+        owners.pop()
 
   return daglish.MemoizedTraversal.run(visit, buildable)
 
@@ -97,12 +102,13 @@ def inherit(child: Any, owner: Any) -> None:
   fields. A field whose value differs from the default in BaseLayer keeps it.
   """
   is_config = isinstance(child, fdl.Config)
-  cls = _callable(child) if is_config else type(child)
+  cls = fdl.get_callable(child) if is_config else type(child)
   # Layers are frozen.
   assign = setattr if is_config else object.__setattr__
   for name, field in getattr(cls, 'INHERITED', {}).items():
-    if hasattr(owner, name) and getattr(child, name) == field.default:
-      assign(child, name, copy.deepcopy(getattr(owner, name)))
+    value = getattr(owner, name, field.default)
+    if value is not field.default and getattr(child, name) == field.default:
+      assign(child, name, copy.deepcopy(value))
 
 
 def _build(buildable: Any, original: Any) -> Any:
@@ -113,7 +119,10 @@ def _build(buildable: Any, original: Any) -> Any:
       return state.map_children(value)
     with empty_flax_module_stack():
       arguments = {
-        str(name): state.call(argument, daglish.Attr(str(name)))
+        name: argument
+        # A list is copied, as the object may change it.
+        if traversers.is_leaf(argument) and not isinstance(argument, list)
+        else state.call(argument, daglish.Attr(str(name)))
         for name, argument in value.__arguments__.items()
       }
     try:
@@ -127,7 +136,7 @@ def _build(buildable: Any, original: Any) -> Any:
   return daglish.MemoizedTraversal.run(visit, buildable)
 
 
-def _call(buildable: fdl.Buildable, arguments: dict[str, Any]) -> Any:
+def _call(buildable: fdl.Buildable, arguments: dict[str | int, Any]) -> Any:
   """Calls the class or function with built arguments.
 
   `fiddle.building.call_buildable` appends all arguments to messages of errors.
@@ -135,7 +144,3 @@ def _call(buildable: fdl.Buildable, arguments: dict[str, Any]) -> Any:
   signature = buildable.__signature_info__
   args, kwargs = signature.transform_to_args_kwargs(arguments)
   return buildable.__build__(*args, **kwargs)
-
-
-def _callable(value: Any) -> Any:
-  return fdl.get_callable(value) if isinstance(value, fdl.Buildable) else None

@@ -19,7 +19,7 @@ from typing import Any
 import fiddle as fdl
 from fiddle import daglish
 
-from praxis.pax_fiddle import metadata
+from praxis.pax_fiddle import metadata, traversers
 
 _CONTAINERS = (
   list,
@@ -30,8 +30,6 @@ _CONTAINERS = (
   types.UnionType,
   typing.Union,
 )
-# Types of most arguments; they contain no Config.
-_LEAVES = (bool, float, int, str, type)
 # Whether an argument is a template, by class or function and argument name.
 _is_template_cache: weakref.WeakKeyDictionary[Any, dict[str, bool]] = (
   weakref.WeakKeyDictionary()
@@ -53,7 +51,7 @@ class TemplateWrapper:
 
 
 def wrap_templates(buildable: Any) -> Any:
-  """Returns a copy whose build keeps templates as Configs.
+  """Returns `buildable`, or a copy, whose build keeps templates as Configs.
 
   Templates within templates are not changed.
 
@@ -71,20 +69,14 @@ def wrap_templates(buildable: Any) -> Any:
   def visit(value: Any, state: daglish.State) -> Any:
     if not isinstance(value, fdl.Buildable):
       return state.map_children(value)
-    arguments: dict[str, Any] = {}
-    for key, argument in value.__arguments__.items():
-      name = str(key)
+
+    def wrap_argument(name: str, argument: Any) -> Any:
       if _holds_config(argument) and is_template(fdl.get_callable(value), name):
         # A separate traversal: the same Config may be built elsewhere.
-        arguments[name] = daglish.MemoizedTraversal.run(wrap, argument)
-      else:
-        arguments[name] = state.call(argument, daglish.Attr(name))
-    changed = {
-      name: new
-      for name, new in arguments.items()
-      if new is not value.__arguments__[name]
-    }
-    return fdl.copy_with(value, **changed)
+        return daglish.MemoizedTraversal.run(wrap, argument)
+      return state.call(argument, daglish.Attr(name))
+
+    return traversers.map_arguments(value, wrap_argument)
 
   return daglish.MemoizedTraversal.run(visit, buildable)
 
@@ -119,8 +111,6 @@ def _is_template(fn_or_cls: Any, name: str) -> bool:
 
 
 def _holds_config(value: Any) -> bool:
-  if value is None or isinstance(value, _LEAVES):
-    return False
   return any(isinstance(v, fdl.Buildable) for v, _ in daglish.iterate(value))
 
 

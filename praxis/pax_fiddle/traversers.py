@@ -6,9 +6,12 @@ Fiddle builds, draws and serializes the Configs within registered containers.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import fiddle as fdl
 from fiddle import daglish
 
 from praxis import nested_map
@@ -17,6 +20,9 @@ if TYPE_CHECKING:
   from _typeshed import DataclassInstance
 
 T = TypeVar('T', bound='DataclassInstance')
+Buildable = TypeVar('Buildable', bound=fdl.Buildable)
+# Types of most values in Configs; they hold no Config.
+_LEAVES = (bool, float, int, str, type(None), type)
 
 # Upstream has its own registry; here all traversals use Fiddle's.
 BasicTraversal = daglish.BasicTraversal
@@ -43,3 +49,31 @@ def register_dataclass(cls: type[T]) -> type[T]:
     path_elements_fn=lambda _: tuple(map(daglish.Attr, names)),
   )
   return cls
+
+
+def is_leaf(value: Any) -> bool:
+  """Whether a value holds no Config by its type, or by those of its items."""
+  if isinstance(value, list | tuple):
+    return all(isinstance(item, _LEAVES) for item in value)
+  return isinstance(value, _LEAVES)
+
+
+def map_arguments(
+  config: Buildable, new_value: Callable[[str, Any], Any]
+) -> Buildable:
+  """Returns a shallow copy with `new_value(name, value)` for each argument.
+
+  Leaves stay as they are; so does `config` where no value changes: most layers
+  have no arguments that change, and each is built from its Config.
+  """
+  changed = {}
+  for name, value in config.__arguments__.items():
+    if not is_leaf(value):
+      new = new_value(str(name), value)
+      if new is not value:
+        changed[name] = new
+  if not changed:
+    return config
+  config = copy.copy(config)
+  config.__arguments__.update(changed)
+  return config

@@ -213,6 +213,22 @@ def test_arguments_of_functions_are_templates_by_their_type_too():
   assert template == wheel and isinstance(built, Wheel)
 
 
+def collect(*values: Any) -> list[Any]:
+  return list(values)
+
+
+def test_positional_arguments_are_built():
+  config = pax_fiddle.Config(collect, 1, Wheel.config(size=2), [3])
+  one, wheel, three = pax_fiddle.build(config)
+  assert (one, wheel.size, three) == (1, 2, [3])
+
+
+def test_an_object_may_change_its_lists():
+  config = ByType.config(built=[1, 2])
+  config.Instantiate().built.append(3)
+  assert config.built == [1, 2]
+
+
 def test_templates_within_templates_are_left_alone():
   outer = Car.config(wheel_tpl=ByType.config(one=Wheel.config()))
   wrapped = pax_fiddle.wrap_templates(outer)
