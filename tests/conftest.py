@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What holds for every test: eight CPU devices, checked shapes.
 
-And which files are for the night: those that say so and are not named.
+And which tests run by night only: files with the tag, tests with the mark.
 """
 
 from __future__ import annotations
@@ -10,8 +10,14 @@ import os
 import pathlib
 from importlib import metadata
 
+import pytest
+
 _NIGHT = os.environ.get('PAX_NIGHTLY') == '1'
 _FLAGS = ['--xla_force_host_platform_device_count=8']
+if not _NIGHT:
+  # Most tests run what they compile once. By night all is compiled as users
+  # have it.
+  os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
 # A later jaxlib ends at a flag it does not know.
 if any(
   jaxlib.version.startswith('0.10.')
@@ -20,8 +26,7 @@ if any(
   # As pax.runner.distributed sets it for several simulated devices.
   _FLAGS.append('--xla_cpu_enable_concurrency_optimized_scheduler=false')
   if not _NIGHT:
-    # The older emitters compile in half the time, and tests run things once. By
-    # night all is compiled as users have it.
+    # The older emitters compile in half the time.
     _FLAGS.append('--xla_cpu_use_fusion_emitters=false')
 _CHECKED = ('praxis.layers', 'praxis.kernels', 'praxis.contrib')
 
@@ -45,3 +50,13 @@ def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:
     head = lines.read(1000).splitlines()
   tags = [line for line in head if line.startswith('# bazel: tags=')]
   return True if any('nightly' in line for line in tags) else None
+
+
+def pytest_collection_modifyitems(
+  config: pytest.Config, items: list[pytest.Item]
+) -> None:
+  """Deselects tests marked nightly, without PAX_NIGHTLY=1."""
+  marked = [item for item in items if item.get_closest_marker('nightly')]
+  if marked and not _NIGHT:
+    config.hook.pytest_deselected(items=marked)
+    items[:] = [item for item in items if item not in marked]

@@ -52,7 +52,7 @@ def files(tmp_path_factory):
   [
     ('BertSpmdL4H128', {'MESH_SHAPE': [1, 2, 1]}, 6),
     # The mean over replicas.
-    ('BertAdamL4H128', {}, 3),
+    pytest.param('BertAdamL4H128', {}, 3, marks=pytest.mark.nightly),
   ],
 )
 def test_loss_falls_and_held_out_documents_are_evaluated(

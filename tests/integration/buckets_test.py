@@ -7,6 +7,8 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
+
 from pax import storage
 from pax.checkpoints import paths
 from tests.integration import binary
@@ -15,7 +17,11 @@ from tests.testing import bucket_server, polling
 job, proxy = bucket_server.job, bucket_server.proxy
 
 
-@bucket_server.SCHEMES
+@pytest.mark.parametrize(
+  'proxy',
+  ['s3', pytest.param('gs', marks=pytest.mark.nightly)],
+  indirect=True,
+)
 def test_a_killed_job_continues_bit_for_bit(tmp_path, job, proxy):
   # The job blocks before the marker of its second checkpoint.
   blocked = []

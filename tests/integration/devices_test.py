@@ -73,7 +73,9 @@ def one_device(corpus):
   return losses
 
 
-@pytest.mark.parametrize('mesh', [[1, 4, 1], [2, 2, 2]])
+@pytest.mark.parametrize(
+  'mesh', [pytest.param([1, 4, 1], marks=pytest.mark.nightly), [2, 2, 2]]
+)
 def test_mesh(mesh, corpus, one_device):
   setting = f'ICI_MESH_SHAPE={mesh}'
   losses = _losses(corpus, 'TinyLmBytes', int(np.prod(mesh)), setting)

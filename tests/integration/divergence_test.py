@@ -14,7 +14,11 @@ EXIT_DIVERGED = 3  # As documented.
 
 
 @pytest.mark.parametrize(
-  ('exp', 'devices'), [('TinyDiverging', 1), ('TinyDivergingPmap', 2)]
+  ('exp', 'devices'),
+  [
+    ('TinyDiverging', 1),
+    pytest.param('TinyDivergingPmap', 2, marks=pytest.mark.nightly),
+  ],
 )
 def test_a_run_that_diverges_ends_and_says_where(tmp_path, exp, devices):
   ended = binary.run(exp, tmp_path, devices=devices)

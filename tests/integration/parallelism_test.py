@@ -54,7 +54,24 @@ _CASES = {
 }
 
 
-@pytest.mark.parametrize('name', _CASES)
+# Each axis alone, and what differs from another case by one axis.
+_NIGHTLY = (
+  'data',
+  'fsdp',
+  'tensor',
+  'few_rows_expert',
+  'pipeline_fsdp',
+  'ring_pipeline_tensor',
+)
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(name, marks=[pytest.mark.nightly] * (name in _NIGHTLY))
+    for name in _CASES
+  ],
+)
 def test_it_learns_what_one_device_does(name):
   parallelism.check(_CASES[name])
 

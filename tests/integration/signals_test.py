@@ -27,7 +27,12 @@ def straight(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-  'number', [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+  'number',
+  [
+    signal.SIGTERM,
+    signal.SIGINT,
+    pytest.param(signal.SIGHUP, marks=pytest.mark.nightly),
+  ],
 )
 def test_a_signal_saves_and_the_run_goes_on(tmp_path, straight, number):
   words = [

@@ -31,7 +31,10 @@ def _records(path: pathlib.Path, split: str) -> dict[int, dict[str, float]]:
   return {r['step']: r for r in records if r['split'] == split}
 
 
-@pytest.fixture(scope='module', params=_MESHES)
+@pytest.fixture(
+  scope='module',
+  params=['eight devices', pytest.param('pmap', marks=pytest.mark.nightly)],
+)
 def default(request, tmp_path_factory):
   """(mesh, directory of a job of the default programs)."""
   path = tmp_path_factory.mktemp('default')

@@ -34,7 +34,8 @@ def _step(mesh, num_devices):
 
 
 @pytest.mark.parametrize(
-  ('mesh', 'num_devices'), [([1, 1, 1], 1), ([1, 2, 2], 4)]
+  ('mesh', 'num_devices'),
+  [pytest.param([1, 1, 1], 1, marks=pytest.mark.nightly), ([1, 2, 2], 4)],
 )
 def test_a_step_without_jit(mesh, num_devices, disable_jit):
   compiled = _step(mesh, num_devices)

@@ -224,7 +224,9 @@ def merged(metrics):
   return {k: getattr(v, 'value', v) for k, v in values.items()}
 
 
-@pytest.mark.parametrize('num_hosts', [1, 2, 3])
+@pytest.mark.parametrize(
+  'num_hosts', [1, 2, pytest.param(3, marks=pytest.mark.nightly)]
+)
 def test_predictions(num_hosts, sums):
   inputs = [sums]
   if num_hosts > 1:

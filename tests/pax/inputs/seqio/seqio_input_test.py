@@ -338,8 +338,15 @@ class TestData:
 class TestStates:
   """States of the iterator, and of inputs without."""
 
-  @pytest.mark.parametrize('pack', [False, True])
-  @pytest.mark.parametrize('symbolic', [False, True])
+  @pytest.mark.parametrize(
+    ('pack', 'symbolic'),
+    [
+      (False, False),
+      (True, True),
+      pytest.param(False, True, marks=pytest.mark.nightly),
+      pytest.param(True, False, marks=pytest.mark.nightly),
+    ],
+  )
   def test_continues_from_any_state(self, pack, symbolic):
     settings = {
       'is_training': True,

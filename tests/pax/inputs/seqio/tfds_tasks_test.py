@@ -120,7 +120,10 @@ def test_boolq_asks_about_a_passage(model):
   ]
 
 
-@pytest.mark.parametrize('cls', [c4.C4SpmdAdam, configs.LLaMA7B])
+@pytest.mark.parametrize(
+  'cls',
+  [c4.C4SpmdAdam, pytest.param(configs.LLaMA7B, marks=pytest.mark.nightly)],
+)
 def test_training_batches_are_those_of_the_specs_provider(cls, model, folder):
   constants = {
     'PERCORE_BATCH_SIZE': 2,

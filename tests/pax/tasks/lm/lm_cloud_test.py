@@ -27,7 +27,10 @@ def test_one_device_learns_and_talks_to_nobody(one_device):
   assert 'all-reduce' not in text
 
 
-@pytest.mark.parametrize(('mesh', 'num_devices'), [([1, 2, 2], 4), (None, 2)])
+@pytest.mark.parametrize(
+  ('mesh', 'num_devices'),
+  [([1, 2, 2], 4), pytest.param(None, 2, marks=pytest.mark.nightly)],
+)
 def test_losses_are_those_of_one_device(mesh, num_devices, one_device):
   losses, text = tiny_cloud.losses(mesh, num_devices)
   np.testing.assert_allclose(losses, one_device[0], rtol=1e-5)

@@ -121,7 +121,7 @@ _GROUPED_QUERY = pax_fiddle.Config(
   [
     ('plain', None, dict(packed_input=False)),
     ('plain', _MULTI_QUERY, dict(local_window_size=(20, 0))),
-    ('plain', _LOCAL, {}),
+    pytest.param('plain', _LOCAL, {}, marks=pytest.mark.nightly),
     ('plain', _GROUPED_QUERY, {}),
     ('repeated', None, {}),
     ('pipelined', None, {}),

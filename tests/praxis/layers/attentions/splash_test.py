@@ -181,9 +181,9 @@ _GROUPED_QUERY = pax_fiddle.Config(
 @pytest.mark.parametrize(
   ('stack', 'attention', 'fields'),
   [
-    ('plain', None, {}),
+    pytest.param('plain', None, {}, marks=pytest.mark.nightly),
     ('plain', _MULTI_QUERY, dict(local_window_size=(20, 0))),
-    ('plain', _LOCAL, {}),
+    pytest.param('plain', _LOCAL, {}, marks=pytest.mark.nightly),
     ('plain', _GROUPED_QUERY, {}),
     ('repeated', None, {}),
     ('pipelined', None, {}),

@@ -27,12 +27,24 @@ def test_greedy_decoding_equals_reading_the_whole_text(kind, at_once):
   decoding.check_greedy(kind, at_once)
 
 
-@pytest.mark.parametrize('kind', ['lazy rotary', 'lazy clusters scores'])
+@pytest.mark.parametrize(
+  'kind',
+  [
+    'lazy rotary',
+    pytest.param('lazy clusters scores', marks=pytest.mark.nightly),
+  ],
+)
 def test_samples_may_share_the_cache_of_their_prompt(kind):
   decoding.check_sharing(kind)
 
 
-@pytest.mark.parametrize('kind', ['lazy clusters', 'lazy clusters scores'])
+@pytest.mark.parametrize(
+  'kind',
+  [
+    pytest.param('lazy clusters', marks=pytest.mark.nightly),
+    'lazy clusters scores',
+  ],
+)
 def test_a_prompt_of_one_token_pairs_it_with_no_padding(kind, monkeypatch):
   monkeypatch.setattr(decoding, 'PROMPTS', np.asarray([4, 1]))
   decoding.check_sharing(kind)

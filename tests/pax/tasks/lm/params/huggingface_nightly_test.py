@@ -15,7 +15,9 @@ from tests.pax.huggingface import job_runs
 @pytest.mark.parametrize(
   'exp, words',
   [
-    ('Gemma2', ['--set=ICI_MESH_SHAPE=[1,1,1]']),
+    # Two layers of different attention windows are one block; fsdp and tensor
+    # parallelism.
+    ('Gemma2', ['--set=ICI_MESH_SHAPE=[1,2,2]', '--set=BATCH_SIZE=4']),
     ('Llama3', ['--set=ICI_MESH_SHAPE=[1,4,2]', '--set=BATCH_SIZE=4']),
     ('Gpt2', ['--set=ICI_MESH_SHAPE=None', '--set=BATCH_SIZE=8']),
     (

@@ -62,7 +62,14 @@ def _layer(task_p):
   ).transformer_layer_params_tpl
 
 
-@pytest.mark.parametrize('name', _TRAINED)
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param('pipeline', marks=pytest.mark.nightly),
+    pytest.param('grouped heads', marks=pytest.mark.nightly),
+    'experts over devices',
+  ],
+)
 def test_tiny_ones_learn(name):
   cls, constants, devices = _TRAINED[name]
   task_p = _made(cls, **{**_TINY, **constants}).task()
