@@ -13,7 +13,7 @@ from jax.extend import core as jex_core
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pax import train_states
-from pax.partitioning import compiler_options, memory
+from pax.partitioning import compiler_options, memory, program_agreement
 from pax.partitioning.step_protocols import BoundStep
 from pax.steps import Batch
 from praxis import py_utils
@@ -45,6 +45,7 @@ class PartitionedStep:
     batch: Batch,
     jit_options: JitOptions,
   ):
+    self._name = getattr(step, '__name__', 'step')
     self._mesh = mesh
     self._replicated = NamedSharding(mesh, PartitionSpec())
     self._options = jit_options.compiler_options
@@ -117,9 +118,11 @@ class PartitionedStep:
       key: As in `trace`.
 
     Raises:
-      ValueError: XLA does not take a compiler option.
+      ValueError: XLA does not take a compiler option, or another process of the
+        mesh compiles another program.
     """
     lowered = self.lower(key)
+    program_agreement.check(self._name, lowered, self._mesh)
     with compiler_options.checked(self._options):
       return lowered.compile()
 

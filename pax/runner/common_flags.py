@@ -29,8 +29,8 @@ def check(
 ) -> None:
   """Compares the flags with those of process 0; all processes call it.
 
-  Processes with different programs wait for each other without an end. Other
-  flags than --mode are a warning only: they may differ in files of each host.
+  Other flags than --mode are a warning only: they may differ in files of each
+  host. `partitioning.program_agreement` compares the programs.
 
   Args:
     options: the flags of this process.
@@ -52,8 +52,7 @@ def check(
     )
   if words != first:
     logging.warning(
-      'This process has other flags than process 0. If their programs differ,'
-      ' they wait for each other without an end. Here: %s; process 0: %s',
+      'This process has other flags than process 0. Here: %s; process 0: %s',
       words,
       first,
     )

@@ -175,6 +175,28 @@ def test_processes_with_different_directories_do_not_train(tmp_path):
   assert message in ended[0].stderr, ended
 
 
+def test_processes_with_different_constants_do_not_train(tmp_path):
+  port = binary.free_port()
+  processes = [
+    binary.start_processes(
+      'TinySpmd',
+      tmp_path,
+      MESH,
+      f'--set=HIDDEN={16 + 4 * index}',
+      count=2,
+      devices=2,
+      indices=(index,),
+      port=port,
+    )[0]
+    for index in range(2)
+  ]
+  ended = binary.wait(processes)
+  assert [p.returncode for p in ended] == [1, 1], ended
+  message = 'all processes must compile the same train_step, but that of proc'
+  assert message in ended[0].stderr, ended
+  assert not (tmp_path / 'checkpoints').exists()
+
+
 @pytest.mark.parametrize('killed', [0, 1])
 def test_the_death_of_one_ends_the_other(tmp_path, killed):
   words = [MESH, '--set=BATCH_SIZE=4', f'--set=NUM_STEPS={10**6}']
