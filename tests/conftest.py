@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+from collections.abc import Iterator
 from importlib import metadata
 
 import pytest
@@ -16,7 +17,7 @@ _NIGHT = os.environ.get('PAX_NIGHTLY') == '1'
 _FLAGS = ['--xla_force_host_platform_device_count=8']
 if not _NIGHT:
   # Most tests run what they compile once. By night all is compiled as users
-  # have it.
+  # have it; by day what is marked `optimized`, whose last bits matter.
   os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
 # A later jaxlib ends at a flag it does not know.
 if any(
@@ -60,3 +61,18 @@ def pytest_collection_modifyitems(
   if marked and not _NIGHT:
     config.hook.pytest_deselected(items=marked)
     items[:] = [item for item in items if item not in marked]
+
+
+@pytest.fixture(autouse=True)
+def _optimize(request: pytest.FixtureRequest) -> Iterator[None]:
+  """Compiles tests marked `optimized` with all optimizations."""
+  if not request.node.get_closest_marker('optimized'):
+    yield
+    return
+  import jax
+
+  name = 'jax_disable_most_optimizations'
+  before = jax.config.values[name]
+  jax.config.update(name, False)
+  yield
+  jax.config.update(name, before)

@@ -7,10 +7,12 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from benchmarks import baseline_lm
 
 
+@pytest.mark.optimized
 def test_the_loss_in_chunks_is_the_loss():
   keys = jax.random.split(jax.random.key(0), 4)
   params = {

@@ -66,6 +66,7 @@ def test_equals_numpy(dims):
   _assert_same(got, (m / (np.sqrt(v + 1e-8) + 1e-6), m, v))
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize('inf_to_nan', [True, False])
 @pytest.mark.parametrize('which', range(3))
 def test_special_values_are_those_of_the_reference(which, inf_to_nan):
