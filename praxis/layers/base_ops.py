@@ -97,5 +97,4 @@ class ArrayLookup(base_layer.BaseLayer):
   def __call__(
     self, x: Shaped[Array, ' V *rest'], idx: Int[Array, '*shape']
   ) -> Shaped[Array, '*shape *rest']:
-    found = x[base_layer.replicate_uneven_dims(idx)]
-    return base_layer.zero_shard_padding(found, idx.ndim)
+    return base_layer.gather_rows(lambda idx: x[idx], idx)

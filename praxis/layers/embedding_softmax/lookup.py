@@ -43,11 +43,12 @@ def by_matmul(
   is_own = not isinstance(einsum, base_layer.BaseLayer)
   is_plain = is_own or type(einsum) is base_ops.EinsumOp
   if is_plain and num_parts(layer, class_axes) == 1:
-    ids = base_layer.replicate_uneven_dims(ids)
-    found = table.at[ids].get(
-      mode='fill', fill_value=0, wrap_negative_indices=False
+    return base_layer.gather_rows(
+      lambda ids: table.at[ids].get(
+        mode='fill', fill_value=0, wrap_negative_indices=False
+      ),
+      ids,
     )
-    return base_layer.zero_shard_padding(found, ids.ndim)
   one_hot = jax.nn.one_hot(ids, table.shape[0], dtype=table.dtype)
   product = jnp.einsum if is_plain else einsum
   return product('...y,yz->...z', one_hot, table)
