@@ -112,13 +112,17 @@ def class_nodes(module: str) -> dict[str, ast.ClassDef]:
 @functools.cache
 def defined(cls: type) -> re.Pattern[str]:
   """Returns a pattern of the names that a class and its bases define."""
-  names: set[str] = set(dir(cls))
-  for base in cls.__mro__:
-    names |= {*vars(base), *inspect.get_annotations(base)}
-    node = class_nodes(base.__module__).get(base.__qualname__)
-    if node:
-      names |= set(assigned(node, sys.modules[base.__module__]))
-  return re.compile('|'.join(names))
+  return re.compile('|'.join({*dir(cls)}.union(*map(_own_names, cls.__mro__))))
+
+
+@functools.cache
+def _own_names(cls: type) -> frozenset[str]:
+  """Returns patterns of the names that a class defines, without its bases."""
+  names = {*vars(cls), *inspect.get_annotations(cls)}
+  node = class_nodes(cls.__module__).get(cls.__qualname__)
+  if node:
+    names |= set(assigned(node, sys.modules[cls.__module__]))
+  return frozenset(names)
 
 
 def _has_dynamic_attributes(cls: type) -> bool:

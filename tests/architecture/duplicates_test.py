@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 import pathlib
 from collections.abc import Iterator
 
@@ -23,25 +22,36 @@ def canonical(function: ast.FunctionDef) -> tuple[int, str]:
   Variables are numbered in order of appearance; docstring and annotations are
   left out.
   """
-  function = copy.deepcopy(function)
   numbers: dict[str, str] = {}
   for node in ast.walk(function):
     if isinstance(node, ast.arg):
       numbers.setdefault(node.arg, f'v{len(numbers)}')
     elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
       numbers.setdefault(node.id, f'v{len(numbers)}')
-  body = function.body
-  if ast.get_docstring(function) is not None:
-    body = body[1:]
-  nodes = [node for statement in body for node in ast.walk(statement)]
-  for node in nodes:
+  size = 0
+
+  def text(node: object) -> str:
+    nonlocal size
+    if isinstance(node, list):
+      return ','.join(map(text, node))
+    if not isinstance(node, ast.AST):
+      return repr(node)
+    # A load or store is a node, too.
+    size += 1 + hasattr(node, 'ctx')
     if isinstance(node, ast.Name):
-      node.id = numbers.get(node.id, node.id)
-    elif isinstance(node, ast.arg):
-      node.arg, node.annotation = numbers[node.arg], None
-    elif isinstance(node, ast.AnnAssign):
-      node.annotation = ast.Constant(None)
-  return len(nodes), '\n'.join(ast.dump(statement) for statement in body)
+      return numbers.get(node.id, node.id)
+    if isinstance(node, ast.arg):
+      return numbers[node.arg]
+    fields = (
+      text(value)
+      for name, value in ast.iter_fields(node)
+      if name not in ('annotation', 'ctx')
+    )
+    return f'{type(node).__name__}({";".join(fields)})'
+
+  has_docstring = ast.get_docstring(function) is not None
+  body = text(function.body[has_docstring:])
+  return size, body
 
 
 def duplicates(
