@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Errors of constructors and of `setup` have the path of their Config."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Upstream paxml restores our checkpoints, and keeps those that we keep."""
 
 from __future__ import annotations

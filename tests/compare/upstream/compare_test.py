@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """The comparison finds differences of every kind; needs no upstream."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Inputs and Lingvo's adaptors return what those of upstream praxis return."""
 
 from __future__ import annotations

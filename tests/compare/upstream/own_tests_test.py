@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 # bazel: data=own_tests_expected.txt
 """Expected failures of upstream's own tests: format, matching; no upstream."""
 

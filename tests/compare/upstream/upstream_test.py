@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Each family of cases gives what upstream praxis and paxml give.
 
 `run.py` is the same from the command line, with two families at a time.

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 # bazel: deps=//pax:main_lib,//pax/tasks:experiments
 # bazel: deps=//tests/integration:experiments
 """A sweep over experiments in processes, and its table."""

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Conversion of models of Hugging Face to checkpoints, and back."""
 
 # bazel: deps=//pax:main_lib

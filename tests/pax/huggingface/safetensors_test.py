@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Files in the safetensors format."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Batches from token files: their order, their rows, and bad files."""
 
 from __future__ import annotations

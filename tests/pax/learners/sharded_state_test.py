@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Training steps with the state of Shampoo sharded over eight devices."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
 """Step functions of users, partitioned over meshes and replicas."""
 
 from __future__ import annotations

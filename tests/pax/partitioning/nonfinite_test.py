@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Locations in train steps of a tiny model, on a mesh and on replicas."""
 
-# bazel: size=large
+# bazel: size=medium
 from __future__ import annotations
 
 import jax

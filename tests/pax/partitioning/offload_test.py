@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
 """Optimizer states that wait on the host make the same steps."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
 """Optimizer states split over replicas (ZeRO-1) make the same steps."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
 """The same losses on any number of devices, both ways of running."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Locations of NaN and inf that are known by construction."""
 
-# bazel: size=large
+# bazel: size=medium
 from __future__ import annotations
 
 import functools

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """The step takes its gradient from the learner's `stochastic_gradient`."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 # bazel: deps=//pax/contrib:experiments,//pax/tasks:experiments
 """Every experiment declares its task, its learner and its batches."""
 

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 # bazel: deps=//pax:main_lib,//pax/tasks:experiments,//pax/contrib:experiments
 # bazel: deps=//pax/tools:abstract_experiment,//pax/tools/launching:job
 """Completion: what it offers, and what shells make of it."""

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Hostile words pass through the files of `pax launch --print` unchanged.
 
 The files run with stand-ins in PATH that record what they receive.

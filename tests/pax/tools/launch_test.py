@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Processes that are launched together, with programs that need no JAX."""
 
 from __future__ import annotations

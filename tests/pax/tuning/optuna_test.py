@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Samplers and pruners of Optuna: what they find, and what a kill leaves."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Sampling with all its options, against the logits table of a toy model."""
 
 from __future__ import annotations

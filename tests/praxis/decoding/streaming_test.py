@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Streaming of generated tokens, against the result of the decode loop."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
 """Every attention layer decodes step by step as its forward pass computes."""
 
 from __future__ import annotations

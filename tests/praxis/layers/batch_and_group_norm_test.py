@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
 """Batch and group normalization against numpy; padding does not count."""
 
 from __future__ import annotations

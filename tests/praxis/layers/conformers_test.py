@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
 """Conformers against numpy and against the sum of their blocks."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
 """Context-parallel attention and its gradients equal those of one device."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
 """`praxis.layers` has every layer by name, and imports none before its use."""
 
 from __future__ import annotations

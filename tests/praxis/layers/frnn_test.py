@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
 """Recurrent networks against loops over time."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
 """Configs of GLaM and Grok: variables, numbers of layers, and what was lost."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
 """Fused attention equals unfused attention, on packed batches too."""
 
 from __future__ import annotations

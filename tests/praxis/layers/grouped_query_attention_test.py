@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
 """Grouped-query attention against numpy, and step by step."""
 
 from __future__ import annotations

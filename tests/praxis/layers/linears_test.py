@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
 """Linear and feed-forward layers against numpy."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
 """Multi-query attention against numpy with keys repeated per head."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
 """N-Grammers against numpy loops."""
 
 from __future__ import annotations

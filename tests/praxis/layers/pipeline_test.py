@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
 """Pipelines give what their stages give one after the other."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
 """Residual networks: blocks against numpy, presets, invalid fields."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
 """Transformer layers of state space models against numpy, and decoding."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Each update rule against Optax or a numpy twin, for twenty steps."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Documents of each kind of file, and damaged files."""
 
 from __future__ import annotations

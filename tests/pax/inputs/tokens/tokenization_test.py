@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Tokenization: its result, continuation after a kill, and errors."""
 
 from __future__ import annotations

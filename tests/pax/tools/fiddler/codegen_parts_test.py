@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Code in parts: constants, sharding, other experiments, each on its own."""
 
 # bazel: deps=//pax/tasks:experiments

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Configs made simpler, drawn, and written as code."""
 
 # bazel: deps=//pax/tasks:experiments

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """cuDNN attention against einsum, by XLA's implementation of the same call."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Dot-product attention against numpy, option by option."""
 
 from __future__ import annotations

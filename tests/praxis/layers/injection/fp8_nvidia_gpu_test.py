@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Products in fp8 against numpy and Flax; scales and histories over steps."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Quantized layers: what they store, how it is split, and what they compute."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Training that knows of quantization: what it learned is what is served."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
 """The encoder-decoder against a twin in numpy; its masks, and its steps.
 
 Shapes: B examples, S inputs, T targets, D model, V classes, N heads of H.

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
 """Sharding helpers: the tables of mappings, and where they arrive."""
 
 from __future__ import annotations

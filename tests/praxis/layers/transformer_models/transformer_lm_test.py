@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
 """The language model: what it sees, what it loses, and how it decodes."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
 """Feed-forward and transformer blocks: residuals, norms, gates, padding."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
 """Mixtures of experts against a loop over tokens."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: size=large
+# bazel: size=medium
 """What holds for every kind of layer; all of equality is in the nightly test.
 
 Compiled or not, one by one or scanned, the numbers are the same; and nothing

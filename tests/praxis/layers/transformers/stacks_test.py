@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
 """Stacks of layers: unrolled, repeated and pipelined are the same function."""
 
 from __future__ import annotations

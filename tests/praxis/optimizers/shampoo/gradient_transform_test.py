@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Twenty steps of Shampoo against a twin in numpy; how its state lies."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Sizes and data of GPT-3 and GLaM on GPUs."""
 
 from __future__ import annotations

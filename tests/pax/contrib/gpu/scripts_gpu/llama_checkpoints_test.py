@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Training states from safetensors files."""
 
 from __future__ import annotations

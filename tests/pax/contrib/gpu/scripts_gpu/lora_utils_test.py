@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """LoRA on a tiny LLaMA: adapters, trained variables, checkpoints."""
 
 from __future__ import annotations
