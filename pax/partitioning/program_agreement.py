@@ -38,7 +38,8 @@ def check(
   Args:
     name: of the program, the same in all processes.
     lowered: the program of this process.
-    mesh: of all devices that run it. Of one process nothing is compared.
+    mesh: the devices that run it. Nothing is compared unless they are those of
+      several processes, and of all.
     barriers: barriers of the processes; None makes those of the job.
 
   Raises:
@@ -46,7 +47,8 @@ def check(
       own to a file that the message names.
     MissingProcessesError: a process does not compile this program.
   """
-  if len({device.process_index for device in mesh.devices.flat}) == 1:
+  processes = {device.process_index for device in mesh.devices.flat}
+  if len(processes) < max(2, jax.process_count()):
     return
   barriers = barriers or coordination_service.Barriers(
     'programs', _TIMEOUT_SECS
@@ -64,6 +66,7 @@ def check(
     raise ProgramsDifferError(
       f'all processes must compile the same {name}, but that of process'
       f' {", ".join(different)} is not that of process {min(digests)}. Start'
-      ' all with the same flags, files, environment and packages. The program'
-      f' of this process is in {file.name}; compare it with those of the others'
+      ' all with the same flags, files, packages and environment, and with the'
+      ' same PYTHONHASHSEED if code iterates over sets. The program of this'
+      f' process is in {file.name}; compare it with those of the others'
     )
