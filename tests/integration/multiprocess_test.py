@@ -152,46 +152,43 @@ def test_the_failure_of_one_ends_both(tmp_path):
   assert re.search(message, ended[0].stderr), ended[0].stderr
 
 
-def test_processes_with_different_directories_do_not_train(tmp_path):
-  """As those on disks of their own: a checkpoint would lack a part."""
+def _ended_pair(directories, words):
+  """Runs two processes of one job, each with a directory and a word of its own.
+
+  Returns both when they have ended, with code 1.
+  """
   port = binary.free_port()
-  words = [MESH, '--set=BATCH_SIZE=4', '--job_dir_wait_secs=1']
   processes = [
     binary.start_processes(
       'TinySpmd',
-      tmp_path / str(index),
-      *words,
+      directory,
+      MESH,
+      word,
       count=2,
       devices=2,
       indices=(index,),
       port=port,
     )[0]
-    for index in range(2)
+    for index, (directory, word) in enumerate(
+      zip(directories, words, strict=True)
+    )
   ]
   ended = binary.wait(processes)
   assert [p.returncode for p in ended] == [1, 1], ended
-  message = f'--job_log_dir of process 1 of 2, {tmp_path / "1"} (host '
+  return ended
+
+
+def test_processes_with_different_directories_do_not_train(tmp_path):
+  """As those on disks of their own: a checkpoint would lack a part."""
+  directories = [tmp_path / str(index) for index in range(2)]
+  ended = _ended_pair(directories, ['--job_dir_wait_secs=1'] * 2)
+  message = f'--job_log_dir of process 1 of 2, {directories[1]} (host '
   # Process 0, which serves the others, may end before process 1 can read it.
   assert message in ended[0].stderr, ended
 
 
 def test_processes_with_different_constants_do_not_train(tmp_path):
-  port = binary.free_port()
-  processes = [
-    binary.start_processes(
-      'TinySpmd',
-      tmp_path,
-      MESH,
-      f'--set=HIDDEN={16 + 4 * index}',
-      count=2,
-      devices=2,
-      indices=(index,),
-      port=port,
-    )[0]
-    for index in range(2)
-  ]
-  ended = binary.wait(processes)
-  assert [p.returncode for p in ended] == [1, 1], ended
+  ended = _ended_pair([tmp_path] * 2, ['--set=HIDDEN=16', '--set=HIDDEN=20'])
   message = 'all processes must compile the same train_step, but that of proc'
   assert message in ended[0].stderr, ended
   assert not (tmp_path / 'checkpoints').exists()

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
 import functools
@@ -227,6 +228,15 @@ def test_an_object_may_change_its_lists():
   config = ByType.config(built=[1, 2])
   config.Instantiate().built.append(3)
   assert config.built == [1, 2]
+
+
+def test_copies_have_values_and_tags_of_their_own():
+  config = Kinds.config(plain=4)
+  copied = copy.copy(config)
+  copied.plain = 5
+  pax_fiddle.clear_tags(copied, 'tagged')
+  assert config.plain == 4 and pax_fiddle.get_tags(config, 'tagged') == {Tag}
+  assert copied.plain == 5 and not pax_fiddle.get_tags(copied, 'tagged')
 
 
 def test_templates_within_templates_are_left_alone():

@@ -571,3 +571,17 @@ def test_collections_of_a_declaration_can_be_extended():
   )
   assert more.collections == [Flags.REQUIRES_MEAN_SYNC, Flags.NON_TRAINABLE]
   assert base_layer.WeightHParams(shape=[2]).collections == []
+
+
+def test_lists_of_a_bound_layer_are_tuples_and_modules_in_them_children():
+  class Lists(base_layer.BaseLayer):
+    numbers: Any = pax_fiddle.instance_field(list)
+    layers: Any = pax_fiddle.instance_field(list)
+
+    def __call__(self, x):
+      assert self.numbers == (1, 2) and isinstance(self.layers, tuple)
+      return self.layers[0].fprop(x)
+
+  layer = Lists.config(numbers=[1, 2], layers=[Linear.config()]).Instantiate()
+  variables = layer.init(jax.random.key(0), jnp.ones((1, 2)))
+  assert list(variables['params']) == ['layers_0']
