@@ -578,8 +578,12 @@ def test_lists_of_a_bound_layer_are_tuples_and_modules_in_them_children():
     numbers: Any = pax_fiddle.instance_field(list)
     layers: Any = pax_fiddle.instance_field(list)
 
+    def setup(self):
+      self.sums = [3]
+
     def __call__(self, x):
-      assert self.numbers == (1, 2) and isinstance(self.layers, tuple)
+      assert (self.numbers, self.sums) == ((1, 2), (3,))
+      assert isinstance(self.layers, tuple)
       return self.layers[0].fprop(x)
 
   layer = Lists.config(numbers=[1, 2], layers=[Linear.config()]).Instantiate()
