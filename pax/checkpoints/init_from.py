@@ -390,7 +390,7 @@ class Initializer:
     states: list[LeafMapping],
   ) -> TrainState:
     for mapping in (*variables, *states):
-      self._check_shapes(mapping)
+      self._check_types(mapping)
       self._show(table(mapping, self._metadata))
     leaves = paths.flatten(state)
     for mapping in variables:
@@ -403,15 +403,23 @@ class Initializer:
       self._replace(leaves, mapping)
     return paths.unflatten(state, leaves)
 
-  def _check_shapes(self, mapping: LeafMapping) -> None:
+  def _check_types(self, mapping: LeafMapping) -> None:
+    """Compares the shapes, and refuses integers made of floats."""
     for target, leaf in mapping.leaves.items():
-      saved_shape = tuple(mapping.source.shapes[leaf][0])
-      shape = tuple(self._metadata[target].shape)
-      if saved_shape != shape:
+      wanted = self._metadata[target]
+      saved_shape, saved_dtype = mapping.source.shapes[leaf]
+      if tuple(saved_shape) != tuple(wanted.shape):
         raise ValueError(
-          f'{target} must have shape {list(shape)}, and {leaf} in'
+          f'{target} must have shape {list(wanted.shape)}, and {leaf} in'
           f' {mapping.source.path} has {list(saved_shape)}; leave it out by'
           ' ignore_rules'
+        )
+      is_float = jnp.issubdtype(jnp.dtype(saved_dtype), jnp.floating)
+      if is_float and jnp.issubdtype(wanted.dtype, jnp.integer):
+        raise ValueError(
+          f'{target} must be {wanted.dtype}, and {leaf} in'
+          f' {mapping.source.path} is {saved_dtype}; a model with quantized'
+          ' weights starts from a checkpoint of --mode=quantize'
         )
 
   def _replace(

@@ -112,6 +112,15 @@ def read_tree(
   return jax.tree.unflatten(treedef, [leaves[name] for name in names])
 
 
+def has_opt_states(path: Path) -> bool:
+  """Returns whether a checkpoint has more than variables and the step."""
+  checkpoint = checkpoint_reader.CheckpointReader(path)
+  # Leaves of files that paxml wrote for Flax may have other names.
+  return checkpoint.is_paxml_flax or any(
+    name.startswith('opt_states') for name in checkpoint.shapes
+  )
+
+
 def leaf_names(tree: State) -> State:
   """Returns `tree` with each leaf replaced by its name in a checkpoint."""
   return jax.tree.unflatten(jax.tree.structure(tree), list(paths.flatten(tree)))

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,18 +52,22 @@ class StateReader:
   restore_transformations: Mapping[str, Any] | None = None
 
   def read(self, path: storage.Path) -> TrainState:
-    """Returns the eval state of the checkpoint at `path`."""
-    abstract, names = self._abstract_and_names
+    """Returns the eval state of the checkpoint at `path`.
+
+    A checkpoint without optimizer states, which was converted from another one,
+    has no averages besides its variables.
+    """
+    use_ema = self.use_ema and reading.has_opt_states(path)
+    if self.use_ema and not use_ema:
+      logging.info('%s has no optimizer states: its variables are used', path)
+    names = reading.leaf_names(self.state)
+    abstract, names = (
+      tasks_lib.extract_ema(x) if use_ema else x.to_eval_state()
+      for x in (self.state, names)
+    )
     return reading.read_tree(
       path, abstract, names, self.restore_transformations
     )
-
-  @functools.cached_property
-  def _abstract_and_names(self) -> tuple[TrainState, TrainState]:
-    names = reading.leaf_names(self.state)
-    if self.use_ema:
-      return tasks_lib.extract_ema(self.state), tasks_lib.extract_ema(names)
-    return self.state.to_eval_state(), names.to_eval_state()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

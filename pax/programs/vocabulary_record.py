@@ -72,11 +72,27 @@ def check(
     current = dict(inp.vocabularies())
     _check_processes(inp.name, current)
     for directory in directories:
-      if not directory:
-        continue
-      path = working_copy.origin(directory)
-      job_log_dir = path.parent if path.name == paths.CHECKPOINTS else path
-      _compare(job_log_dir, _read(job_log_dir), inp.name, current)
+      if directory:
+        path = _job_dir(directory)
+        _compare(path, _read(path), inp.name, current)
+
+
+def copy(source: storage.PathLike | None, job_log_dir: str) -> None:
+  """Copies the record of the job whose variables another job converts.
+
+  Args:
+    source: the directory of the former job, or of its checkpoints; None, and a
+      directory without a record, are ignored.
+    job_log_dir: the directory of the latter job.
+  """
+  if source and jax.process_index() == 0 and (found := _read(_job_dir(source))):
+    _write(job_log_dir, found)
+
+
+def _job_dir(directory: storage.PathLike) -> storage.Path:
+  """Returns the job directory of itself or of its folder of checkpoints."""
+  path = working_copy.origin(directory)
+  return path.parent if path.name == paths.CHECKPOINTS else path
 
 
 def _compare(

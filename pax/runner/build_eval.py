@@ -1,15 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the jobs that evaluate, decode or infer from the options."""
+"""Builds the jobs that evaluate, decode, infer from or quantize checkpoints."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
+import dataclasses
 import functools
 from typing import Any
 
 import jax
 
-from pax import io_utils, partitioning, storage, summaries
+from pax import (
+  checkpoints,
+  exit_codes,
+  io_utils,
+  partitioning,
+  stop_signals,
+  storage,
+  summaries,
+)
 from pax.checkpoints import paths, reading
 from pax.programs import (
   batch_shapes,
@@ -19,6 +29,7 @@ from pax.programs import (
   initial_state,
   jobs,
   program,
+  quantize,
   vocabulary_record,
 )
 from pax.programs import eval_runner as eval_runner_lib
@@ -27,6 +38,7 @@ from pax.runner import artifacts, job_setup
 from pax.runner.job_dir import JobDir
 from pax.runner.job_setup import JobSpec
 from pax.runner.options import RunOptions
+from praxis.layers.quantization.quantize import set_materialize_mode
 
 Mode = io_utils.EvaluationMode
 
@@ -154,24 +166,83 @@ def build_infer(
   )
 
 
+def build_quantize(
+  options: RunOptions,
+  spec: JobSpec,
+  directory: JobDir,
+  preemption: PreemptionHandler,
+) -> quantize.QuantizeJob:
+  """Returns the job of --mode=quantize.
+
+  Args:
+    options: the flags.
+    spec: the experiment, whose quantized layers have mode INFERENCE.
+    directory: the job directory, which receives the checkpoint.
+    preemption: requests the stop of the job on signals.
+
+  Raises:
+    ValueError: the experiment has no such layer, there is no checkpoint to
+      read, or the job directory has one.
+  """
+  folder = paths.checkpoints_folder(options.job_dir)
+  if reading.checkpoint_steps(folder):
+    raise ValueError(
+      '--mode=quantize writes the only checkpoint of its directory, and'
+      f' {folder} has some; use a new --job_log_dir'
+    )
+  float_tree = copy.deepcopy(spec.tree)
+  set_materialize_mode(float_tree.task.model)
+  _write_artifacts(options, spec)
+  input_spec = _input_spec(spec)
+  partitioner, float_partitioner = (
+    job_setup.create_partitioner(each, input_spec)
+    for each in (spec, dataclasses.replace(spec, tree=float_tree))
+  )
+  progress = job_setup.create_progress(partitioner.task)
+  source = _chosen_state(options, float_partitioner, progress)
+  _, state, _ = next(source.states())
+  vocabulary_record.copy(options.restore_checkpoint_dir, options.job_dir)
+  return quantize.QuantizeJob(
+    job_log_dir=options.job_dir,
+    float_partitioner=float_partitioner,
+    partitioner=partitioner,
+    state=state,
+    checkpointer=checkpoints.create_checkpointer(
+      checkpoints.CheckpointOptions(
+        use_ocdbt=options.tensorstore_use_ocdbt and partitioner.is_spmd,
+        timeout_secs=options.async_timeout_secs,
+      ),
+      options.job_dir,
+      before_write=directory.raise_if_gone,
+      end_process=lambda text: stop_signals.end_process(exit_codes.ERROR, text),
+    ),
+    progress=progress,
+    preemption=preemption,
+  )
+
+
 def _partitioner(
   options: RunOptions, spec: JobSpec
 ) -> partitioning.Partitioner:
   """The task on its devices; reads one batch at most."""
+  _write_artifacts(options, spec)
+  return job_setup.create_partitioner(spec, _input_spec(spec))
+
+
+def _write_artifacts(options: RunOptions, spec: JobSpec) -> None:
   artifacts.write_before_build(
     options.job_dir,
     type(spec.experiment),
     spec.tree,
     prefix=f'{options.mode}_',
   )
-  return job_setup.create_partitioner(spec, _input_spec(spec))
 
 
 def _input_spec(spec: JobSpec) -> Any:
   """Shapes of the batch that the variables are declared for."""
   tree = spec.tree
-  if not tree.task.train.always_use_train_for_model_init:
-    inputs = [*tree.eval_inputs, *tree.decode_inputs]
+  inputs = [*tree.eval_inputs, *tree.decode_inputs]
+  if inputs and not tree.task.train.always_use_train_for_model_init:
     return batch_shapes.batch_spec(inputs[0].Instantiate())
   declared = job_setup.declared_spec(spec.experiment)
   if declared is not None:
@@ -190,20 +261,9 @@ def _state_source(
   progress: summaries.Progress,
 ) -> checkpoint_follower.StateSource:
   """One initial state, selected checkpoints, or those of a running job."""
+  if options.init_from or options.mode == 'decode_once':
+    return _chosen_state(options, partitioner, progress)
   task = partitioner.task
-  if options.init_from:
-    state, _ = initial_state.initialize(
-      partitioner, options.job_dir, progress.print, options.init_from
-    )
-    return checkpoint_follower.FixedState(state=_eval_state(task, state))
-  default_dir = paths.checkpoints_folder(options.job_dir)
-  source_dir = storage.to_path(options.restore_checkpoint_dir or default_dir)
-  if options.mode == 'decode_once':
-    return checkpoint_follower.SelectedCheckpoints(
-      reader=_state_reader(partitioner),
-      directory=source_dir,
-      steps=options.restore_checkpoint_step,
-    )
   first_step, last_step = 0, int(task.train.num_train_steps)
   if mode is Mode.DECODE:
     # As in training, the last step is always decoded.
@@ -211,7 +271,7 @@ def _state_source(
   return checkpoint_follower.CheckpointFollower(
     reader=_state_reader(partitioner),
     job_log_dir=options.job_dir,
-    directory=source_dir,
+    directory=_source_dir(options),
     mode=mode,
     last_step=last_step,
     first_step=max([first_step, *options.restore_checkpoint_step]),
@@ -221,6 +281,31 @@ def _state_source(
     preemption=preemption,
     check_job_dir=lambda: directory.check_at_intervals(preemption.sleep),
   )
+
+
+def _chosen_state(
+  options: RunOptions,
+  partitioner: partitioning.Partitioner,
+  progress: summaries.Progress,
+) -> checkpoint_follower.StateSource:
+  """The state of --init_from, or those of the chosen or newest checkpoint."""
+  if options.init_from:
+    state, _ = initial_state.initialize(
+      partitioner, options.job_dir, progress.print, options.init_from
+    )
+    return checkpoint_follower.FixedState(
+      state=_eval_state(partitioner.task, state)
+    )
+  return checkpoint_follower.SelectedCheckpoints(
+    reader=_state_reader(partitioner),
+    directory=_source_dir(options),
+    steps=options.restore_checkpoint_step,
+  )
+
+
+def _source_dir(options: RunOptions) -> storage.Path:
+  default_dir = paths.checkpoints_folder(options.job_dir)
+  return storage.to_path(options.restore_checkpoint_dir or default_dir)
 
 
 def _state_reader(

@@ -26,6 +26,8 @@ from pax.checkpoints import paths
 from pax.checkpoints.types import CheckpointTimeoutError
 from pax.runner import job_lock, job_log, lease
 
+# Values of --mode of the runs that save checkpoints.
+SAVING_MODES = ('train', 'quantize')
 # Shortest time between two checks of the training loop.
 _CHECK_SECS = 5.0
 # Longest time until process 0 has the lock of a bucket, or is refused.
@@ -268,9 +270,9 @@ class JobDir:
 def open_job_dir(
   job_log_dir: str, process: int, mode: str = 'train', wait_secs: float = 0.0
 ) -> Iterator[JobDir]:
-  """Creates the directory, locks it for training, and logs into it.
+  """Creates the directory, locks it for checkpoints, and logs into it.
 
-  Only one run may train in a directory; other modes need no lock.
+  Only one run may save checkpoints in a directory; other modes need no lock.
 
   Args:
     job_log_dir: the directory.
@@ -292,12 +294,12 @@ def open_job_dir(
       directory = JobDir(path, wait_secs, copy)
       on_exit.callback(directory.close)
       if copy is not None:
-        _lock_bucket(directory, is_locked=mode == 'train')
+        _lock_bucket(directory, is_locked=mode in SAVING_MODES)
         copy.download()
       side_files.make_directories(path, job_log.FOLDER)
       handler = job_log.LogFileHandler(log_file)
       directory.on_remount = handler.reopen
-      if copy is None and process == 0 and mode == 'train':
+      if copy is None and process == 0 and mode in SAVING_MODES:
         directory.lock()
     except OSError as e:
       raise JobDirError(

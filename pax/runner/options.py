@@ -48,7 +48,8 @@ _ADDRESS = value_domains.Matching(
   'HOST:PORT with a port from 1 to 65535',
   '10.0.0.1:1234',
 )
-_RESTORE_MODES = ('eval', 'decode', 'decode_once')
+_MODES = ('train', 'eval', 'decode', 'decode_once', 'infer', 'quantize', 'aot')
+_RESTORE_MODES = ('eval', 'decode', 'decode_once', 'quantize')
 _TRAINING_FLAGS = ('aot_load', 'emergency_dir', 'pgle', 'profile_steps')
 
 
@@ -72,9 +73,9 @@ class RunOptions(command_line.CheckedOptions):
     'train',
     'What',
     'train; eval or decode, which follow the checkpoints of a training job;'
-    ' decode_once; infer; aot, which compiles for another machine and predicts'
-    ' memory and speed there.',
-    domain=_OneOf(('train', 'eval', 'decode', 'decode_once', 'infer', 'aot')),
+    ' decode_once; infer; quantize, which writes a checkpoint with integer'
+    ' weights; aot, which predicts memory and speed on another machine.',
+    domain=_OneOf(_MODES),
   )
   set: tuple[str, ...] = _flag(
     (),
@@ -117,10 +118,7 @@ class RunOptions(command_line.CheckedOptions):
     domain=_AT_LEAST_1,
   )
   parallel_trials: int = _flag(
-    1,
-    'Study',
-    'Number of trials at a time.',
-    domain=_AT_LEAST_1,
+    1, 'Study', 'Number of trials at a time.', domain=_AT_LEAST_1
   )
   sampler: str | None = _flag(
     None,
@@ -139,8 +137,7 @@ class RunOptions(command_line.CheckedOptions):
   metrics_from: str = _flag(
     'eval',
     'Study',
-    'Source of the metrics of the reward: train; eval; decode, which evaluates'
-    ' too.',
+    'Source of the metrics of the reward: train, eval, or decode with eval.',
     domain=_OneOf(('train', 'eval', 'decode')),
   )
   sub_experiment: str | None = _flag(
@@ -216,14 +213,14 @@ class RunOptions(command_line.CheckedOptions):
   restore_checkpoint_dir: str | None = _path(
     None,
     'Checkpoints',
-    'For --mode=eval, decode and decode_once: directory of the checkpoints.'
-    ' Default: that of --job_log_dir.',
+    'For --mode=eval, decode, decode_once and quantize: directory of the'
+    ' checkpoints. Default, but not for quantize: that of --job_log_dir.',
   )
   restore_checkpoint_step: tuple[int, ...] = _flag(
     (),
     'Checkpoints',
-    'For --mode=decode_once: step of a checkpoint, repeatable; default: the'
-    ' newest. For --mode=eval and decode: the first step.',
+    'For --mode=decode_once (repeatable) and quantize: step of a checkpoint;'
+    ' default: the newest. For --mode=eval and decode: the first step.',
     example='STEP',
     domain=_interval(ge=0),
   )
@@ -414,10 +411,7 @@ class RunOptions(command_line.CheckedOptions):
     domain=_ADDRESS,
   )
   num_hosts: int | None = _flag(
-    None,
-    'Several processes',
-    'Number of processes.',
-    domain=_AT_LEAST_1,
+    None, 'Several processes', 'Number of processes.', domain=_AT_LEAST_1
   )
   host_idx: int | None = _flag(
     None,
@@ -479,13 +473,19 @@ class RunOptions(command_line.CheckedOptions):
     self._check_restore()
 
   def _check_restore(self) -> None:
+    source = self.restore_checkpoint_dir or self.init_from
+    if self.mode == 'quantize' and not source:
+      raise UsageError(
+        '--mode=quantize needs --restore_checkpoint_dir, the directory of the'
+        ' job whose checkpoint it converts, or --init_from'
+      )
     if not (self.restore_checkpoint_dir or self.restore_checkpoint_step):
       return
     if self.mode not in _RESTORE_MODES:
       raise UsageError(
         '--restore_checkpoint_dir and --restore_checkpoint_step are for'
-        f' --mode=eval, decode and decode_once, got --mode={self.mode}; to'
-        ' start from another checkpoint use --init_from'
+        ' --mode=eval, decode, decode_once and quantize, got'
+        f' --mode={self.mode}; to start from another checkpoint use --init_from'
       )
     if self.init_from:
       raise UsageError(
@@ -495,8 +495,8 @@ class RunOptions(command_line.CheckedOptions):
       )
     if len(self.restore_checkpoint_step) > 1 and self.mode != 'decode_once':
       raise UsageError(
-        f'--mode={self.mode} takes one --restore_checkpoint_step, the first'
-        f' step, got {list(self.restore_checkpoint_step)}; use decode_once'
+        f'--mode={self.mode} takes one --restore_checkpoint_step, got'
+        f' {list(self.restore_checkpoint_step)}; decode_once takes several'
       )
 
   def _check_training_flags(self) -> None:

@@ -105,7 +105,8 @@ def _run_in_job_dir(
   with job_dir.open_job_dir(
     job_log_dir, process, options.mode, options.job_dir_wait_secs
   ) as directory:
-    if options.mode == 'train' and options.enable_checkpoint_saving:
+    saves_checkpoints = options.mode in job_dir.SAVING_MODES
+    if saves_checkpoints and options.enable_checkpoint_saving:
       directory.check_shared()
     if storage.is_url(job_log_dir):
       # The files of the job are those of the working copy.
@@ -140,6 +141,8 @@ def _run(
     garbage_collection.resume()
   if options.mode == 'infer':
     return build_eval.build_infer(options, spec, preemption).run()
+  if options.mode == 'quantize':
+    return build_eval.build_quantize(options, spec, directory, preemption).run()
   if options.mode != 'train':
     return build_eval.build_eval(options, spec, directory, preemption).run()
   outcome = build_train.run(options, spec, directory, preemption, began)

@@ -82,7 +82,7 @@ def test_commands_run(words, jobs):
   is_ahead = '--mode=aot' in arguments
   trains = arguments[0].startswith('--') and not is_ahead
   short = SHORT if trains or '--aot_save' in words else []
-  is_quickstart = any('.quickstart.' in argument for argument in arguments)
+  is_quickstart = any('quickstart.' in argument for argument in arguments)
   is_study = any(argument.startswith('--study') for argument in arguments)
   if short and (is_quickstart or is_study):
     short = SHORT + SMALL_QUICKSTART + ONE_TRIAL * is_study
@@ -97,4 +97,5 @@ def test_commands_run(words, jobs):
       output = 'study.txt' if is_study else 'metrics.jsonl'
       output = 'aot' if is_ahead else output
       output = 'output' if '--mode=infer' in arguments else output
+      output = 'checkpoints' if '--mode=quantize' in arguments else output
       assert (job / output).exists()

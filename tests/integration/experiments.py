@@ -24,6 +24,7 @@ from pax import (
 from pax.learners import stochastic_gradients
 from pax.summaries import mfu
 from praxis import base_input, base_layer, pax_fiddle, py_utils
+from praxis.layers.quantization import linears, quantization_hparams
 from tests.pax import tiny
 
 # How long a batch waits for the signal that came with it.
@@ -217,6 +218,18 @@ class TinyPmap(TinySpmd):
   """The same on replicas."""
 
   ICI_MESH_SHAPE = None
+
+
+@experiment_registry.register
+class TinyInt8(TinySpmd):
+  """The same with weights of int8, which --mode=quantize writes."""
+
+  def task(self) -> Any:
+    config = super().task()
+    config.model.linear_tpl = pax_fiddle.Config(
+      linears.Linear, quantization=quantization_hparams.QuantizationParams()
+    )
+    return config
 
 
 class Divider(base_layer.BaseLayer):

@@ -18,6 +18,7 @@ from tests.pax import tiny
 
 # So that a metric is certain.
 QUIET = '--set=NOISE=0'
+_NAMES = ('first.linear.w', 'first.bias.b', 'second.w')
 SEEDS = {'held_out': (1, 2, 3), 'prompts': (1, 2)}
 
 
@@ -45,7 +46,7 @@ def job(tmp_path_factory, cache):
   return directory
 
 
-def _params(job, step, names=('first.linear.w', 'first.bias.b', 'second.w')):
+def _params(job, step, names=_NAMES):
   """Variables of a checkpoint as numpy, without a task."""
   checkpoint = CheckpointReader(reading.find_checkpoint(job, step)[1])
   wanted = {
@@ -108,6 +109,37 @@ def test_each_job_evaluates_a_checkpoint_once(job):
   assert not list((job / '_internal_artifacts').iterdir())
 
 
+@pytest.mark.parametrize('mesh', ['[1,2,2]', 'None'])
+def test_a_checkpoint_of_int8_is_evaluated(job, cache, tmp_path, mesh):
+  words = [QUIET, f'--set=ICI_MESH_SHAPE={mesh}', '--set=NUM_STEPS=10']
+  source = [f'--restore_checkpoint_dir={job}', '--restore_checkpoint_step=10']
+  for mode in (['--mode=quantize', *source], ['--mode=eval']):
+    completed = binary.run(
+      'TinyInt8', tmp_path, cache, *mode, *words, devices=4
+    )
+    assert completed.returncode == 0, completed.stderr
+  floats = _params(job, 10)
+  layers = ('first.linear', 'second')
+  scales = [f'{layer}.w_quantized_scale' for layer in layers]
+  found = _params(tmp_path, 10, [*_NAMES, *scales])
+  for read in (
+    lambda tree: tree['first']['linear'],
+    lambda tree: tree['second'],
+  ):
+    got, want = read(found), read(floats)['w']
+    np.testing.assert_allclose(
+      got['w_quantized_scale'], np.abs(want).max(axis=0) / 127, rtol=1e-5
+    )
+    assert got['w'].dtype == np.int8
+    read(floats)['w'] = rounded = got['w'] * got['w_quantized_scale']
+    half = got['w_quantized_scale'] / 2 * 1.001
+    assert (0 < np.abs(rounded - want).max(axis=0)).all()
+    assert (np.abs(rounded - want) <= half).all()
+  loss, _ = _by_hand(floats, SEEDS['held_out'])
+  (record,) = _evaluations(tmp_path)
+  assert record['loss'] == pytest.approx(loss, rel=1e-5)
+
+
 def test_the_batch_evaluated_in_training_is_the_next_one(job):
   record = next(
     r
@@ -132,6 +164,12 @@ def test_decoding_while_training(job):
     r for r in binary.records(job) if r['split'] == 'decode_test_prompts'
   )
   assert record['process_decode_metrics/rows'] == 8
+
+
+def test_quantized_checkpoints_are_not_mixed_with_others(job, capfd):
+  source = f'--restore_checkpoint_dir={job}'
+  code, err = _main(capfd, 'TinyInt8', job, '--mode=quantize', source)
+  assert code == 1 and f'{job}/checkpoints has some; use a new' in err
 
 
 def test_decode_once(job, cache, tmp_path):

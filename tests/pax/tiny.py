@@ -27,14 +27,18 @@ class TinyModel(base_model.BaseModel):
 
   hidden: int = 16
   noise: float = 0.0
+  linear_tpl: pax_fiddle.Config[linears.Linear] = base_layer.template_field(
+    linears.Linear
+  )
 
   def setup(self):
     first = pax_fiddle.Config(
-      linears.FeedForward, input_dims=DIM, output_dims=self.hidden
+      linears.FeedForward,
+      input_dims=DIM,
+      output_dims=self.hidden,
+      linear_tpl=self.linear_tpl.clone(),
     )
-    second = pax_fiddle.Config(
-      linears.Linear, input_dims=self.hidden, output_dims=1
-    )
+    second = self.linear_tpl.clone().set(input_dims=self.hidden, output_dims=1)
     if self.mesh_axis_names:
       first.weight_split_dims_mapping.wt = ['data', 'mdl']
       first.activation_split_dims_mapping.out = [('replica', 'data'), 'mdl']

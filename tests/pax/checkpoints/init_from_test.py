@@ -202,6 +202,18 @@ def test_mistakes(saved, rules, error, message):
     _load({saved[0]: rules})
 
 
+def test_floats_do_not_become_integers(saved):
+  state = _state(0)
+  params = state.mdl_vars['params']
+  params['c'] = params['c'].astype(jnp.int8)
+  initializer = init_from.Initializer(
+    trees.abstract(state), lambda _: state.opt_states, lambda _: None
+  )
+  message = 'params.c must be int8, and .* is float32; .*--mode=quantize'
+  with pytest.raises(ValueError, match=message):
+    initializer.init_by_name(state, saved[0], None)
+
+
 def test_optax_takes_over_what_our_adam_kept(saved):
   paths = {'0/0/0/mu/params/a': 'x', '0/0/0/count': 'y'}
   source = init_from.SourceCheckpoint.open(saved[0])

@@ -7,13 +7,14 @@ from __future__ import annotations
 import time
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pax import checkpoints, io_utils
+from pax import checkpoints, io_utils, train_states
 from pax.checkpoints.checkpoint_reader import CheckpointReader
 from pax.programs import checkpoint_follower, preemption
-from tests.testing import saved_states
+from tests.testing import saved_states, trees
 
 EVAL = io_utils.EvaluationMode.EVAL
 
@@ -252,3 +253,29 @@ def test_chosen_steps_and_the_newest(tmp_path):
   assert _seen(chosen()) == [(20, True)]
   with pytest.raises(ValueError, match='no checkpoint of step 5'):
     _seen(chosen(5))
+
+
+@pytest.mark.parametrize('has_states', [True, False])
+def test_variables_stand_for_averages_that_a_conversion_left_out(
+  tmp_path, has_states
+):
+  mesh = jax.make_mesh((1,), ('data',), devices=jax.devices()[:1])
+  place = lambda x: jax.device_put(
+    x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+  )
+  state = train_states.TrainState(
+    step=place(jnp.uint32(5)),
+    mdl_vars={'params': {'w': place(jnp.float32(1.0))}},
+    opt_states=[{'ema': {'params': {'w': place(jnp.float32(2.0))}}}],
+  )
+  writer = checkpoints.create_checkpointer(
+    checkpoints.CheckpointOptions(), str(tmp_path)
+  )
+  saved = state if has_states else state.to_eval_state()
+  writer.save(5, saved, force=True)
+  writer.close()
+  reader = checkpoint_follower.StateReader(
+    state=trees.abstract(state), use_ema=True
+  )
+  read = reader.read(tmp_path / 'checkpoints' / 'checkpoint_00000005')
+  assert float(read.mdl_vars['params']['w']) == (2.0 if has_states else 1.0)

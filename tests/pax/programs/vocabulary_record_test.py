@@ -81,6 +81,19 @@ def test_jobs_that_read_checkpoints_elsewhere(tmp_path):
     vocabulary_record.check([checkpoints], [make(tokens='new')])
 
 
+def test_a_record_goes_with_converted_variables(tmp_path):
+  for name in 'abc':
+    (tmp_path / name).mkdir()
+  record(tmp_path / 'a', tokens='old')
+  b, c = (str(tmp_path / name) for name in 'bc')
+  vocabulary_record.copy(tmp_path / 'a' / 'checkpoints', b)
+  with pytest.raises(REFUSED, match='new'):
+    vocabulary_record.check([b], [make(tokens='new')])
+  vocabulary_record.copy(None, c)
+  vocabulary_record.copy(c, b)
+  vocabulary_record.check([b, c], [make(tokens='old')])
+
+
 def test_features_are_added(tmp_path):
   record(tmp_path, a='1')
   record(tmp_path, b='2')

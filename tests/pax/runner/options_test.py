@@ -179,12 +179,12 @@ def test_flags_are_checked_together_and_when_options_are_made_in_python():
     options.RunOptions(profile_steps='5:5')
 
 
-@pytest.mark.parametrize('mode', ['eval', 'decode', 'decode_once'])
+@pytest.mark.parametrize('mode', ['eval', 'decode', 'decode_once', 'quantize'])
 @pytest.mark.parametrize(
   'word', ['--restore_checkpoint_dir=/a', '--restore_checkpoint_step=5']
 )
 def test_a_state_comes_from_one_place(mode, word):
-  words = [f'--mode={mode}', word]
+  words = [f'--mode={mode}', '--restore_checkpoint_dir=/a', word]
   options.parse(['pax', *words])
   with pytest.raises(options.UsageError, match='have no effect; .*DIR@STEP'):
     options.parse(['pax', *words, '--init_from=/b'])
@@ -193,9 +193,18 @@ def test_a_state_comes_from_one_place(mode, word):
 def test_a_job_that_follows_has_one_first_step():
   steps = ['--restore_checkpoint_step=5', '--restore_checkpoint_step=6']
   options.parse(['pax', '--mode=decode_once', *steps])
-  for mode in ('eval', 'decode'):
+  for mode in ('eval', 'decode', 'quantize'):
+    words = [f'--mode={mode}', '--restore_checkpoint_dir=/a', *steps]
     with pytest.raises(options.UsageError, match=r'one .*got \[5, 6\]'):
-      options.parse(['pax', f'--mode={mode}', *steps])
+      options.parse(['pax', *words])
+
+
+def test_a_conversion_has_a_source():
+  with pytest.raises(
+    options.UsageError, match='needs --restore_checkpoint_dir'
+  ):
+    options.parse(['pax', '--mode=quantize', '--restore_checkpoint_step=5'])
+  options.parse(['pax', '--mode=quantize', '--init_from=hf:/a'])
 
 
 def test_a_wrong_flag_is_reported_without_jax():

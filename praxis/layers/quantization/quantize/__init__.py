@@ -17,6 +17,7 @@ from praxis.layers.quantization.quantize.layer_configs import (
 from praxis.layers.quantization.quantize.model_configs import (
   set_diffusion_quantization,
   set_inference_mode,
+  set_materialize_mode,
   set_transformer_mixed_precision_quantization,
   set_transformer_quantization,
 )

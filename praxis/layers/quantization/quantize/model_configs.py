@@ -217,12 +217,45 @@ def set_diffusion_quantization(
 
 def set_inference_mode(config: Any) -> None:
   """Sets the mode of every quantized layer in `config` to INFERENCE."""
-  for node, _ in daglish.iterate(config):
-    params = None
-    if isinstance(node, pax_fiddle.Config):
-      params = getattr(node, 'quantization', None)
-    if params is not None:
-      params.mode = QuantizationMode.INFERENCE
+  for params in _quantizations(config):
+    params.mode = QuantizationMode.INFERENCE
+
+
+def set_materialize_mode(config: Any) -> None:
+  """Sets the mode of every layer of mode INFERENCE to MATERIALIZE.
+
+  The model then has the float variables that its method `quantize_weight`
+  converts to those of `config`.
+
+  Args:
+    config: the Config of a model, which is changed in place.
+
+  Raises:
+    ValueError: no layer has mode INFERENCE.
+  """
+  served = [
+    params
+    for params in _quantizations(config)
+    if params.mode == QuantizationMode.INFERENCE
+  ]
+  if not served:
+    raise ValueError(
+      'a model with quantized weights must have layers whose quantization.mode'
+      ' is QuantizationMode.INFERENCE, got none; decorate the experiment with'
+      ' @quantize.for_transformer(mode=QuantizationMode.INFERENCE, ...)'
+    )
+  for params in served:
+    params.mode = QuantizationMode.MATERIALIZE
+
+
+def _quantizations(config: Any) -> list[QuantizationParams]:
+  """Returns the parameters of the quantized layers in `config`."""
+  return [
+    node.quantization
+    for node, _ in daglish.iterate(config)
+    if isinstance(node, pax_fiddle.Config)
+    and getattr(node, 'quantization', None) is not None
+  ]
 
 
 def _act_params(

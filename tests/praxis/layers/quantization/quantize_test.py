@@ -45,6 +45,20 @@ def _logits(layer, variables):
   return layer.apply(variables, _IDS, _PADS).logits
 
 
+def test_the_float_model_of_a_served_one():
+  lm = _lm()
+  with pytest.raises(ValueError, match='got none; decorate the experiment'):
+    quantize.set_materialize_mode(lm)
+  quantize.set_transformer_quantization(lm, mode=QuantizationMode.TRAINING)
+  with pytest.raises(ValueError, match='INFERENCE, got none'):
+    quantize.set_materialize_mode(lm)
+  quantize.set_inference_mode(lm)
+  quantize.set_materialize_mode(lm)
+  want = _lm()
+  quantize.set_transformer_quantization(want, mode=QuantizationMode.MATERIALIZE)
+  assert lm == want
+
+
 @pytest.mark.parametrize('bits', [8, 4])
 def test_a_float_model_is_served_from_integers(bits):
   exact, variables = running.build(_lm(), _IDS, _PADS)
