@@ -274,7 +274,11 @@ def lift_shardings(cls: type) -> None:
     ('ActivationSharding', 'activation_split_dims_mapping'),
   ):
     nested = cls.__dict__.get(kind)
-    if nested is None:
+    if nested is None and len(cls.__bases__) > 1:
+      # A dataclass takes the field of its first base, which may be that of
+      # BaseLayer.
+      nested = getattr(cls, kind)
+    elif nested is None:
       continue
     base = next(getattr(b, kind) for b in cls.__bases__ if hasattr(b, kind))
     if not issubclass(nested, base):

@@ -28,6 +28,26 @@ def test_to_partition_spec(mapping, want):
   assert base_layer.to_partition_spec(mapping, NAMES) == want
 
 
+class _Projection(base_layer.BaseLayer):
+  class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
+    extend_step_out: list[str] | None = None
+
+
+class _Mixin(base_layer.BaseLayer):
+  pass
+
+
+class _Mixed(_Mixin, _Projection):
+  pass
+
+
+def test_a_class_of_two_bases_has_the_fields_of_the_nested_class():
+  cfg = _Mixed.config()
+  cfg.activation_split_dims_mapping.extend_step_out = ['mdl']
+  assert cfg.activation_split_dims_mapping.cls is _Mixed.ActivationSharding
+  assert cfg.weight_split_dims_mapping.wt is None
+
+
 def test_bad_axes_are_refused():
   with pytest.raises(ValueError, match="'expert' is not in mesh_axis_names"):
     base_layer.to_partition_spec(['expert'], NAMES)
