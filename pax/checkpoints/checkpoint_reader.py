@@ -41,6 +41,7 @@ from pax.checkpoints.types import (
   Shapes,
 )
 from praxis import base_input
+from praxis.base_layer import QUANTIZED_SCALE_NAME_POSTFIX
 
 Path = storage.Path
 
@@ -462,9 +463,16 @@ def _check_shapes(
       ' new --job_log_dir'
     )
   more = f' (and {len(faults) - 1} more differences)' if faults[1:] else ''
+  remedy = (
+    'Use a new --job_log_dir, or the experiment and the --set values of that'
+    ' run'
+  )
+  if any(name.endswith(QUANTIZED_SCALE_NAME_POSTFIX) for name in missing):
+    remedy = (
+      'Convert it to the quantized weights of this model by --mode=quantize'
+    )
   raise CheckpointError(
-    f'{path} was saved by another model: {faults[0]}{more}. Use a new'
-    ' --job_log_dir, or the experiment and the --set values of that run'
+    f'{path} was saved by another model: {faults[0]}{more}. {remedy}'
   )
 
 

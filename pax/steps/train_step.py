@@ -77,6 +77,7 @@ def _differentiate(
   (learner,) = settings.task.learners
   _check_gradient_function(learner, hparams)
   mask = learner.bprop_mask(hparams)
+  _check_not_integers(mask, hparams)
   mdl_vars = settings.task.maybe_adjust_train_state(
     state.step, state.mdl_vars, hparams, key
   )
@@ -115,6 +116,21 @@ def _check_gradient_function(
       'model without variables that become their gradient, got '
       f"{overwritten[0]}; set fp8_scaling='current'"
     )
+
+
+def _check_not_integers(
+  mask: Nested[bool], hparams: Variables[base_layer.WeightHParams]
+) -> None:
+  is_learned = jax.tree.leaves(mask)
+  for (path, hp), learned in zip(
+    py_utils.tree_paths(hparams), is_learned, strict=True
+  ):
+    if learned and hp.dtype and jnp.issubdtype(hp.dtype, jnp.integer):
+      raise ValueError(
+        f'variables that are trained must be floats, got {jnp.dtype(hp.dtype)}'
+        f' of {path}; train layers of QuantizationMode.TRAINING and convert'
+        ' them by --mode=quantize, or set bprop_variable_exclusion'
+      )
 
 
 def _make_loss_fn(settings: StepSettings) -> LossFnProtocol:

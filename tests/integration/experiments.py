@@ -232,6 +232,20 @@ class TinyInt8(TinySpmd):
     return config
 
 
+@experiment_registry.register
+class TinyInt8Lora(TinyInt8):
+  """Trains low-rank residuals of weights of int8."""
+
+  def task(self) -> Any:
+    config = super().task()
+    linear = config.model.linear_tpl
+    config.model.linear_tpl = pax_fiddle.Config(
+      linears.LinearLoRA, lora_rank=2, quantization=linear.quantization
+    )
+    config.train.learner.bprop_variable_exclusion = '.*/w(_quantized_scale)?'
+    return config
+
+
 class Divider(base_layer.BaseLayer):
   """Divides by zero in some training steps, otherwise by one."""
 

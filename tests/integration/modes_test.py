@@ -166,10 +166,31 @@ def test_decoding_while_training(job):
   assert record['process_decode_metrics/rows'] == 8
 
 
+def test_residuals_of_int8_are_trained(job, capfd, tmp_path):
+  base, tuned = tmp_path / 'base', tmp_path / 'tuned'
+  words = ['TinyInt8Lora', base, '--mode=quantize', f'--init_from={job}']
+  code, err = _main(capfd, *words)
+  assert code == 0, err
+  words = [QUIET, '--set=NUM_STEPS=4', f'--init_from={base}']
+  code, err = _main(capfd, 'TinyInt8Lora', tuned, *words)
+  assert code == 0, err
+  names = [f'second.{name}' for name in ('w', 'w_quantized_scale', 'w_right')]
+  before, after = (
+    _params(*at, names)['second'] for at in ((base, 0), (tuned, 4))
+  )
+  assert before['w'].dtype == np.int8
+  for name in ('w', 'w_quantized_scale'):
+    np.testing.assert_array_equal(before[name], after[name])
+  assert not before['w_right'].any() and after['w_right'].all()
+
+
 def test_quantized_checkpoints_are_not_mixed_with_others(job, capfd):
   source = f'--restore_checkpoint_dir={job}'
   code, err = _main(capfd, 'TinyInt8', job, '--mode=quantize', source)
   assert code == 1 and f'{job}/checkpoints has some; use a new' in err
+  code, err = _main(capfd, 'TinyInt8', job, '--mode=decode_once')
+  assert code == 1 and 'w_quantized_scale is not in it' in err
+  assert 'Convert it to the quantized weights' in err
 
 
 def test_decode_once(job, cache, tmp_path):

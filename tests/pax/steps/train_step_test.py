@@ -15,6 +15,7 @@ import pytest
 from pax import partitioning, steps
 from pax.steps.train_step import _variable_norms
 from praxis import base_layer, pax_fiddle, py_utils
+from praxis.layers.quantization import linears, quantization_hparams
 from praxis.pytypes import NestedMap
 from tests.pax import tiny
 
@@ -119,6 +120,19 @@ def test_excluded_variables_are_kept():
   old, new = (s.mdl_vars['params'] for s in (setup.state, state))
   jax.tree.map(np.testing.assert_array_equal, old['first'], new['first'])
   assert not np.array_equal(old['second']['w'], new['second']['w'])
+
+
+def test_integers_are_not_trained():
+  config = tiny.task([1, 1, 1])
+  config.model.linear_tpl = pax_fiddle.Config(
+    linears.Linear, quantization=quantization_hparams.QuantizationParams()
+  )
+  made = partitioning.partition_task(
+    config, tiny.spec(tiny.batch()), devices=jax.devices()[:1]
+  )
+  step = _jitted(steps.train_step, made.task, made.var_weight_hparams)
+  with pytest.raises(ValueError, match='int8 of params/first/linear/w; .*conv'):
+    jax.eval_shape(step, made.state_metadata, tiny.batch(), _KEY)
 
 
 def test_scalars_summaries_and_non_trainables():
