@@ -38,7 +38,8 @@ def extract_ema(
   """Returns the state with variables replaced by their moving averages.
 
   The result has no optimizer states. Leaves may be arrays, shapes, shardings
-  or partition specs.
+  or partition specs. An average has the sharding of its variable: that of its
+  optimizer state may use more mesh axes or host memory.
 
   Args:
     model_states: The training state.
@@ -63,7 +64,7 @@ def extract_ema(
     if name not in averages:
       return variable if merge_for_bprop_exclusion else None
     averaged_names.add(name)
-    return averages[name]
+    return _sharded_as(variable, averages[name])
 
   mdl_vars = jax.tree_util.tree_map_with_path(average, model_states.mdl_vars)
   if not averaged_names:
@@ -75,6 +76,19 @@ def extract_ema(
   return train_states.TrainState(
     step=model_states.step, mdl_vars=mdl_vars, opt_states=[]
   )
+
+
+def _sharded_as(variable: Any, average: Any) -> Any:
+  if isinstance(variable, jax.sharding.Sharding | jax.sharding.PartitionSpec):
+    return variable
+  if isinstance(average, jax.core.Tracer):
+    return average
+  sharding = getattr(variable, 'sharding', None)
+  if sharding is None:
+    return average
+  if isinstance(average, jax.ShapeDtypeStruct):
+    return average.update(sharding=sharding)
+  return jax.device_put(average, sharding)
 
 
 def _names(path: tuple[Any, ...]) -> tuple[str, ...]:

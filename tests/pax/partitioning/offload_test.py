@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from pax import partitioning
+from pax import partitioning, tasks_lib
 from pax.checkpoints import host_arrays
 from pax.partitioning import memory, offload
 from praxis import optimizers, pax_fiddle, schedules
@@ -19,13 +19,14 @@ from tests.pax import tiny
 _KEY = jax.random.key(7)
 
 
-def _trained(mesh, *, offloaded, num_steps=2):
+def _trained(mesh, *, offloaded, num_steps=2, ema_decay=0.0):
   task_p = tiny.task(mesh)
   task_p.train.offload_opt_states = offloaded
   task_p.train.learner.optimizer = pax_fiddle.Config(
     optimizers.Adam,
     learning_rate=0.1,
     lr_schedule=pax_fiddle.Config(schedules.Constant),
+    ema_decay=ema_decay,
   )
   num_devices = 2 if mesh is None else int(np.prod(mesh))
   made = partitioning.partition_task(
@@ -72,6 +73,17 @@ def test_a_checkpoint_holds_what_is_on_the_host():
     )
     assert array.sharding.is_equivalent_to(x.sharding, x.ndim)
     assert array.sharding.memory_kind == x.sharding.memory_kind
+
+
+@pytest.mark.parametrize('mesh', [[1, 2, 2], None])
+def test_averages_of_variables_are_evaluated(mesh):
+  losses = []
+  for offloaded in (True, False):
+    made, state, _ = _trained(mesh, offloaded=offloaded, ema_decay=0.5)
+    averages = tasks_lib.extract_ema(state)
+    output = made.eval_step()(averages, made.put_batch(tiny.batch()), _KEY)
+    losses.append(float(output.loss))
+  np.testing.assert_allclose(*losses, rtol=1e-6)
 
 
 def test_devices_without_such_memory():

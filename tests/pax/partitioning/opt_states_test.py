@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from pax import partitioning
+from pax import partitioning, tasks_lib
 from pax.partitioning import memory
 from praxis import optimizers, pax_fiddle, schedules
 from tests.pax import tiny
@@ -21,13 +21,14 @@ _KEY = jax.random.key(7)
 _REPLICAS = 4
 
 
-def _partitioner(mesh, axes):
+def _partitioner(mesh, axes, ema_decay=0.0):
   task_p = tiny.task(mesh)
   task_p.train.opt_states_mesh_axes = axes
   task_p.train.learner.optimizer = pax_fiddle.Config(
     optimizers.Adam,
     learning_rate=0.1,
     lr_schedule=pax_fiddle.Config(schedules.Constant),
+    ema_decay=ema_decay,
   )
   num_devices = 2 if mesh is None else math.prod(mesh)
   return partitioning.partition_task(
@@ -130,6 +131,20 @@ def test_with_variables_that_are_split():
     part, whole = (math.prod(z.sharding.shard_shape(z.shape)) for z in (x, y))
     assert part == (whole // 2 if x.shape else 1)
   _check(_steps(made, _start(), range(3)), _wanted())
+
+
+def test_averages_of_variables_are_evaluated():
+  axes = ('replica', 'data', 'mdl')
+  made = _partitioner([2, 2, 2], axes, ema_decay=0.5)
+  state, _ = _steps(made, made.initialize(_KEY), [0])
+  averages = tasks_lib.extract_ema(state)
+  shapes = tasks_lib.extract_ema(made.state_metadata)
+  assert shapes == made.eval_state_metadata
+  found = made.eval_step()(averages, made.put_batch(tiny.batch()), _KEY)
+  alone = _partitioner([1, 1, 1], ())
+  averages = jax.device_put(jax.device_get(averages), jax.devices()[0])
+  wanted = alone.eval_step()(averages, alone.put_batch(tiny.batch()), _KEY)
+  np.testing.assert_allclose(found.loss, wanted.loss, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
