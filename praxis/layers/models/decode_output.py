@@ -71,9 +71,8 @@ def process_lm_output(
     if sampled is not None:
       result.sampled = list(sampled[row])
     pairs.append((prefixes[row], result))
-  length = np.average(first.decode_lengths).astype(np.float32)
-  metrics = NestedMap(decoded_length=(length, np.float32(1.0)))
-  return metrics, pairs, NestedMap()
+  length = _mean_over_examples(out, first.decode_lengths)
+  return NestedMap(decoded_length=length), pairs, NestedMap()
 
 
 def process_seq2seq_output(
@@ -120,9 +119,8 @@ def process_seq2seq_output(
     if sampled is not None:
       result.sampled = list(sampled[row])
     pairs.append((sources[row], result))
-  length = np.average(lengths).astype(np.float32)
-  metrics = NestedMap(decode_length=(length, np.float32(1.0)))
-  return metrics, pairs, NestedMap()
+  length = _mean_over_examples(out, lengths)
+  return NestedMap(decode_length=length), pairs, NestedMap()
 
 
 def _sample_texts(
@@ -158,6 +156,15 @@ def _non_padding_rows(out: NestedMap) -> np.ndarray:
   if weights is None or weights.ndim == 0:
     return np.arange(out.output_ids.shape[0])
   return np.flatnonzero(weights > 0)
+
+
+def _mean_over_examples(
+  out: NestedMap, values: np.ndarray
+) -> tuple[np.float32, np.float32]:
+  """Returns the mean over examples, not batch padding, and their number."""
+  examples = values[_non_padding_rows(out)]
+  mean = examples.sum() / max(examples.size, 1)
+  return np.float32(mean), np.float32(examples.size)
 
 
 def _text(input_obj: Detokenizer, ids: np.ndarray) -> str:

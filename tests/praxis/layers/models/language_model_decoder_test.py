@@ -469,7 +469,7 @@ def test_process_decode_out():
   )
   layer = decoding.config().Instantiate()
   metrics, pairs, _ = layer.process_decode_out(_Vocabulary(), out)
-  assert metrics.decoded_length == (3, 1)
+  assert metrics.decoded_length == (3, 2)
   (prefix, first), (_, second) = pairs
   assert prefix == first.prefix == '5 6'
   assert first.original == '5 6 7 8'
@@ -484,6 +484,11 @@ def test_process_decode_out():
     {k: v[:, 0] if v.ndim > 1 and k != 'ids' else v for k, v in out.items()}
   )
   vanilla.eval_sample_weights = np.asarray([0.0, 1.0])
-  _, pairs, _ = layer.process_decode_out(_Vocabulary(), vanilla)
+  metrics, pairs, _ = layer.process_decode_out(_Vocabulary(), vanilla)
   assert [key for key, _ in pairs] == ['1']
+  assert metrics.decoded_length == (2, 1)
   assert 'sampled' not in pairs[0][1]
+  vanilla.eval_sample_weights = np.zeros(2)
+  metrics, pairs, _ = layer.process_decode_out(_Vocabulary(), vanilla)
+  assert metrics.decoded_length == (0, 0)
+  assert not pairs

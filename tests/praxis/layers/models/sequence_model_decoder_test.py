@@ -221,7 +221,7 @@ def test_process_decode_out():
   )
   layer, _ = _model()
   metrics, [(key, result)], _ = layer.process_decode_out(_Vocabulary(), out)
-  assert metrics.decode_length == (2, 1)
+  assert metrics.decode_length == (3, 1)
   source = 'src ' + ' '.join(map(str, batch.src.ids[0].tolist()))
   assert key == result.source == result.prefix == source
   assert result.decoded == result.decoded_substr == 'tgt 5 6 9'
