@@ -75,9 +75,10 @@ def _differentiate(
   """Returns the results of the forward pass, and the gradients of the loss."""
   hparams, axis_name = settings.var_weight_hparams, settings.axis_name
   (learner,) = settings.task.learners
-  _check_gradient_function(learner, hparams)
   mask = learner.bprop_mask(hparams)
-  _check_not_integers(mask, hparams)
+  learned = learners.mask_tree(hparams, mask)
+  _check_gradient_function(learner, learned)
+  _check_not_integers(learned)
   mdl_vars = settings.task.maybe_adjust_train_state(
     state.step, state.mdl_vars, hparams, key
   )
@@ -100,32 +101,32 @@ def _differentiate(
 
 
 def _check_gradient_function(
-  learner: learners.Learner, hparams: Variables[base_layer.WeightHParams]
+  learner: learners.Learner, learned: Variables[base_layer.WeightHParams]
 ) -> None:
   gradient = learner.stochastic_gradient
-  if gradient is None or not gradient.changes_gradients:
+  if gradient is None:
     return
-  overwritten = [
-    path
-    for path, hp in py_utils.tree_paths(hparams)
-    if base_layer.var_overwrite_with_gradient(hp)
-  ]
-  if overwritten:
-    raise ValueError(
-      f'{type(gradient).__name__} clips gradients or adds noise; it needs a '
-      'model without variables that become their gradient, got '
-      f"{overwritten[0]}; set fp8_scaling='current'"
-    )
+  name = type(gradient).__name__
+  for path, hp in py_utils.tree_paths(learned):
+    is_overwritten = base_layer.var_overwrite_with_gradient(hp)
+    if is_overwritten and gradient.changes_gradients:
+      raise ValueError(
+        f'{name} clips gradients or adds noise; it needs a model without '
+        f'variables that become their gradient, got {path}; set '
+        "fp8_scaling='current'"
+      )
+    if hp.repeat_prefix and not gradient.takes_repeated_layers:
+      raise ValueError(
+        f'{name} needs a model without repeated or pipelined layers, got '
+        f'{path}, stacked {hp.repeat_prefix}; set '
+        'stacked_transformer_tpl to a StackedTransformer, or choose '
+        'DpSgdStochasticGradient'
+      )
 
 
-def _check_not_integers(
-  mask: Nested[bool], hparams: Variables[base_layer.WeightHParams]
-) -> None:
-  is_learned = jax.tree.leaves(mask)
-  for (path, hp), learned in zip(
-    py_utils.tree_paths(hparams), is_learned, strict=True
-  ):
-    if learned and hp.dtype and jnp.issubdtype(hp.dtype, jnp.integer):
+def _check_not_integers(learned: Variables[base_layer.WeightHParams]) -> None:
+  for path, hp in py_utils.tree_paths(learned):
+    if hp.dtype and jnp.issubdtype(hp.dtype, jnp.integer):
       raise ValueError(
         f'variables that are trained must be floats, got {jnp.dtype(hp.dtype)}'
         f' of {path}; train layers of QuantizationMode.TRAINING and convert'

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -31,12 +31,14 @@ class GhostClippingDpSgdStochasticGradient(dp_sgd.DpSgdStochasticGradient):
 
   The first pass computes the norm of each example's gradient, the second the
   mean of gradients weighted so that they are clipped. Every layer with weights
-  must be a layer of `pax.ghostnorm`, and the loss a mean over examples of equal
-  weight.
+  must be a layer of `pax.ghostnorm`, none of them repeated, and the loss a mean
+  over examples of equal weight.
 
   References:
     Li et al., https://arxiv.org/abs/2110.05679
   """
+
+  takes_repeated_layers: ClassVar[bool] = False
 
   def __post_init__(self) -> None:
     super().__post_init__()

@@ -58,6 +58,8 @@ class BaseStochasticGradient(
   # Whether gradients are clipped or have noise: then they are no new values of
   # variables with OVERWRITE_WITH_GRADIENT.
   changes_gradients: ClassVar[bool] = False
+  # Whether variables may be those of a stack of repeated layers.
+  takes_repeated_layers: ClassVar[bool] = True
 
   def process_aux_info(self, aux_info: GradAuxInfo) -> GradAuxInfo:
     """Returns the auxiliary outputs of the loss function, as reported."""

@@ -7,9 +7,12 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from pax import base_metrics, partitioning
+from pax import base_metrics, ghostnorm, partitioning
 from pax.learners import stochastic_gradients
+from praxis import base_layer, pax_fiddle
+from praxis.layers import repeats
 from tests.pax import tiny
 
 _KEY = jax.random.key(1)
@@ -94,6 +97,56 @@ def test_replicas_are_clipped():
   tensors = output.summary_tensors
   assert float(tensors['dp_metrics/frac_clipped_scalar']) == 1.0
   assert float(tensors['dp_metrics/mean_per_core_grad_norm_scalar']) > 0.0
+
+
+class _Factor(base_layer.BaseLayer):
+  """A factor of 1."""
+
+  def setup(self):
+    one = base_layer.WeightInit.Constant(1.0)
+    self.create_variable('w', base_layer.WeightHParams([1], init=one))
+
+  def __call__(self, inputs):
+    return inputs * self.theta.w
+
+
+class _StackedModel(tiny.TinyModel):
+  """Two repeated factors, then a linear layer."""
+
+  def setup(self):
+    factor, linear = map(
+      pax_fiddle.Config, (_Factor, ghostnorm.LinearGhostNorm)
+    )
+    repeat = pax_fiddle.Config(repeats.Repeat, sub_tpl=factor, x_times=2)
+    self.create_child('factors', repeat)
+    self.create_child('last', linear.set(input_dims=tiny.DIM, output_dims=1))
+
+  def compute_predictions(self, input_batch):
+    return self.last(self.factors(input_batch.x))[:, 0]
+
+
+def test_ghost_clipping_needs_layers_that_are_not_repeated():
+  config = tiny.task([1, 1, 1])
+  pax_fiddle.update_callable(config.model, _StackedModel)
+  config.train.learner.stochastic_gradient = (
+    stochastic_gradients.GhostClippingDpSgdStochasticGradient.config(
+      l2_norm_clip=2.0
+    )
+  )
+  with pytest.raises(ValueError, match=r'factors/.*w, stacked \[2\]; set'):
+    _step(config)
+  # Frozen variables have no gradient.
+  config.train.learner.bprop_variable_exclusion = '.*/factors/.*'
+  assert np.isfinite(_step(config).loss)
+
+
+def _step(config):
+  batch = tiny.batch()
+  made = partitioning.partition_task(
+    config, tiny.spec(batch), devices=jax.devices()[:1]
+  )
+  state = made.initialize(jax.random.key(0))
+  return made.train_step()(state, made.put_batch(batch), _KEY)[1]
 
 
 def test_plain_differentiation_is_the_default():
