@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import logging
 
 from pax.ghostnorm import base, embedding, linears
 from praxis import base_layer, pax_fiddle
@@ -54,7 +55,8 @@ class WrappedGhostNorm(base_layer.BaseLayer):
 
   These gradients exist for one layer at a time. All arrays among the arguments
   have a leading example dimension; the layer may neither use random numbers nor
-  update variables.
+  update variables. Its auxiliary losses, which are no means over examples, are
+  left out. With plain parameters it is the layer itself.
   """
 
   # The layer; required.
@@ -83,7 +85,8 @@ class WrappedGhostNorm(base_layer.BaseLayer):
   def _run(self, method: str, *args: Any, **kwargs: Any) -> Any:
     layer = getattr(self, LAYER)
     bound = getattr(layer, method)
-    if PARAMS not in self.variables or self.is_initializing():
+    params = self.variables.get(PARAMS, {}).get(LAYER, {})
+    if base.get_aux(params) is None:
       return bound(*args, **kwargs)
     other_collections = {
       name: collection[LAYER]
@@ -103,11 +106,21 @@ class WrappedGhostNorm(base_layer.BaseLayer):
         for is_array, x in zip(is_input, leaves, strict=True)
       )
       variables = {**other_collections, PARAMS: params}
-      return layer.apply(variables, *args, method=method, **kwargs)
+      outputs, updated = layer.apply(
+        variables, *args, method=method, mutable=[base_layer.AUX_LOSS], **kwargs
+      )
+      if updated:
+        logging.log_first_n(
+          logging.WARNING,
+          'ghost clipping leaves out the auxiliary losses of %s, which are no'
+          ' means over examples; DpSgdStochasticGradient has them',
+          1,
+          type(layer).__name__,
+        )
+      return outputs
 
     call = base.with_norms(run, functools.partial(_squared_norms, run))
-    inputs = itertools.compress(leaves, is_input)
-    return call(self.variables[PARAMS][LAYER], *inputs)
+    return call(params, *itertools.compress(leaves, is_input))
 
 
 class GhostNormPaxConfig(Config):

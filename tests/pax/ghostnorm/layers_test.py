@@ -183,6 +183,41 @@ def test_a_wrapped_layer_without_an_optional_argument():
   )
 
 
+class _Penalized(_Scaled):
+  """Adds its mean output as an auxiliary loss, and a summary."""
+
+  def __call__(self, inputs):
+    outputs = super().__call__(inputs)
+    self.add_aux_loss('mean', jnp.mean(outputs))
+    self.add_summary('mean', jnp.mean(outputs))
+    return outputs
+
+
+def test_auxiliary_losses_of_a_wrapped_layer(caplog):
+  layer = ghostnorm.generate_wrapped_template(
+    Config(_Penalized, name='penalized'), force_wrap=True
+  ).Instantiate()
+  inputs = _normal(2, 4)
+  params = layer.init(jax.random.key(0), inputs)['params']
+  collections = [base_layer.AUX_LOSS, base_layer.SUMMARIES]
+
+  def run(params):
+    return layer.apply({'params': params}, inputs, mutable=collections)
+
+  outputs, updated = run(params)
+  (loss,) = jax.tree.leaves(updated[base_layer.AUX_LOSS])[:1]
+  np.testing.assert_allclose(loss, np.mean(outputs), rtol=1e-6)
+  assert jax.tree.leaves(updated[base_layer.SUMMARIES])
+  assert 'auxiliary losses' not in caplog.text
+  with_scales = jax.tree.map(
+    lambda w: ghostnorm.ParamWithAux(w, jnp.ones(2)), params
+  )
+  same, updated = run(with_scales)
+  np.testing.assert_array_equal(same, outputs)
+  assert not jax.tree.leaves(updated)
+  assert 'leaves out the auxiliary losses of _Penalized' in caplog.text
+
+
 def test_a_wrapper_needs_a_layer():
   wrapper = Config(ghostnorm.WrappedGhostNorm, name='wrapper').Instantiate()
   with pytest.raises(ValueError, match='layer_tpl must be .* got None'):
