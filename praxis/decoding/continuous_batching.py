@@ -101,6 +101,7 @@ def sample_decoding_step(
   max_decode_steps: int | None = None,
   decode_loop_mesh_axes_transpose: dict[str, str] | None = None,
   eos_id: int | Sequence[int] | None = None,
+  min_decode_steps: int = 0,
 ) -> NestedMap:
   """Returns the state after one more token of every active request.
 
@@ -114,6 +115,7 @@ def sample_decoding_step(
     max_decode_steps: required; the largest number of decode steps.
     decode_loop_mesh_axes_transpose: mesh axes inside the step.
     eos_id: end-of-sequence ids.
+    min_decode_steps: number of decode steps before such an id counts.
 
   Raises:
     ValueError: max_prefix_len or max_decode_steps is not set.
@@ -152,6 +154,7 @@ def sample_decoding_step(
     is_eos = is_active & stop_sequences.has_any_eos(
       state.output_ids, stop_sequences.as_list(eos_id)
     )
+    is_eos &= _num_generated(state, max_prefix_len) >= min_decode_steps
     state.has_eos |= is_eos
     state.done |= is_eos
   state.segment_pos += 1
@@ -171,12 +174,16 @@ def _append_tokens(
   state.output_ids = jnp.where(is_active, sampled_ids, 0)
   state.logprobs = jnp.where(is_active, logprobs, decode_loop.NO_LOGPROB)
   state.per_sample_steps += 1
-  num_generated = state.per_sample_steps + 1 - max_prefix_len
+  num_generated = _num_generated(state, max_prefix_len)
   state.decode_lengths = jnp.where(
     is_active, state.prefix_lengths + num_generated, state.decode_lengths
   )
   state.done |= is_active & (num_generated >= limits)
   return is_active
+
+
+def _num_generated(state: NestedMap, max_prefix_len: int) -> Int[Array, ' S']:
+  return state.per_sample_steps + 1 - max_prefix_len
 
 
 def _as_column(x: Any) -> Any:

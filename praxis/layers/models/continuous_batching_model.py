@@ -274,6 +274,7 @@ class LanguageModelContinuousBatching(language_model.LanguageModel):
       decode_loop_mesh_axes_transpose=(
         decoder_params.decode_loop_mesh_axes_transpose
       ),
+      min_decode_steps=decoder_params.min_decode_steps,
       **_sampler_options(decoder_params),
     )
 

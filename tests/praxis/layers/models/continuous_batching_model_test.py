@@ -4,6 +4,7 @@
 # bazel: size=medium
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import jax.numpy as jnp
@@ -40,6 +41,21 @@ def test_slots_keep_the_fractions_of_requests():
   )
   np.testing.assert_array_equal(slots.temperature, [1, 0.5])
   np.testing.assert_array_equal(slots.per_example_top_p, [1, 0.75])
+
+
+def test_no_request_ends_before_min_decode_steps():
+  server = serving.Server('stacked', ())
+  prompts = serving.prompts()
+  first, _ = server.call('sample_prefill', {}, prompts, serving.HPARAMS)
+  ends = [int(token) for token in first.output_ids]
+  for min_steps, want in [(1, True), (2, False)]:
+    hparams = dataclasses.replace(
+      serving.HPARAMS, eos_id=ends, min_decode_steps=min_steps
+    )
+    state, _ = server.call('sample_prefill', {}, prompts, hparams)
+    np.testing.assert_array_equal(state.output_ids, ends)
+    np.testing.assert_array_equal(state.has_eos, [want] * 3)
+    np.testing.assert_array_equal(state.done, [want] * 3)
 
 
 def test_rows_outside_the_state_are_refused():
