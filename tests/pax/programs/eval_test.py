@@ -9,7 +9,7 @@ import types
 import numpy as np
 import pytest
 
-from pax import io_utils, programs
+from pax import base_metrics, io_utils, programs
 from praxis import base_input, base_layer, py_utils
 from tests.pax.programs import host_partitioner
 
@@ -46,7 +46,9 @@ class Rows(base_input.BaseInput):
 TASK = types.SimpleNamespace(
   evaluate=types.SimpleNamespace(random_seed=1),
   decode=types.SimpleNamespace(metrics_prefix='Metrics/'),
-  train=types.SimpleNamespace(learner=types.SimpleNamespace(loss_name='x')),
+  # As of a task with `loss_aggregator`.
+  train=types.SimpleNamespace(learner=types.SimpleNamespace(loss_name=None)),
+  loss_aggregator_inst=base_metrics.LossAggregator(loss_key='x'),
 )
 
 
