@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-# bazel: data=own_tests_expected.txt
+# bazel: data=own_tests_expected.txt,requirements.txt
 """Expected failures of upstream's own tests: format, matching; no upstream."""
 
 from __future__ import annotations
 
 import pathlib
+import tomllib
 
 import pytest
+from packaging import requirements
 
 from tests.compare.upstream import own_tests
 
@@ -68,3 +70,16 @@ def test_file_without_tests_fails(tmp_path: pathlib.Path) -> None:
 def test_every_reason_is_well_formed() -> None:
   patterns = [e.pattern for e in own_tests.load_expected()]
   assert len(set(patterns)) == len(patterns)
+
+
+def test_the_environment_of_upstream_runs_our_packages() -> None:
+  folder = pathlib.Path(__file__).parent
+  installed = {
+    requirements.Requirement(line).name.lower().replace('_', '-')
+    for line in (folder / 'requirements.txt').read_text().splitlines()
+    if not line.startswith('#')
+  }
+  project = (folder.parents[2] / 'pyproject.toml').read_text()
+  ours = tomllib.loads(project)['project']['dependencies']
+  names = {requirements.Requirement(each).name.lower() for each in ours}
+  assert {name.replace('_', '-') for name in names} <= installed
