@@ -106,7 +106,8 @@ def test_gradient_and_vmap():
     ('...y,yz->...z', (4, 1, 1024), (1024, 1030), True),
     ('btd,dnh->btnh', (2, 1, 1024), (1024, 8, 130), True),
     ('btnh,nhd->btd', (2, 1, 8, 130), (8, 130, 1024), True),
-    # The weight's contracted dimensions are not the first.
+    ('...d,kdnh->...knh', (2, 1, 1024), (3, 1024, 8, 130), True),
+    # The weight's contracted dimensions are the last.
     ('btnh,dnh->btd', (2, 1, 8, 130), (1024, 8, 130), False),
     # Many rows, a small weight.
     ('bd,df->bf', (5, 1024), (1024, 1030), False),
@@ -130,6 +131,8 @@ def test_einsum_of_quantized_layers(eqn, x_shape, w_shape, has_kernel):
     ('bd,df->bf', (2, 1024), (1024, 1030), 0, True),
     ('btnh,nhd->btd', (2, 1, 8, 160), (8, 160, 1024), 0, True),
     ('btnh,nhd->btd', (2, 1, 8, 160), (8, 160, 1024), 1, True),
+    ('btd,kdnh->btknh', (2, 1, 1024), (3, 1024, 8, 130), 1, True),
+    ('btd,kdnh->btknh', (2, 1, 1024), (8, 1024, 8, 130), 0, False),
     # Packed along the columns; many rows. The unpacked weight is multiplied.
     ('bd,df->bf', (2, 1024), (1024, 1032), 1, False),
     ('bd,df->bf', (5, 1024), (1024, 1030), 0, False),

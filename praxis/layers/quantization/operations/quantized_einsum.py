@@ -169,9 +169,12 @@ def _weight_only_product(
   w: Array,
   packed: int4_packing.PackedWeight | None,
 ) -> Array | None:
-  """Returns the einsum as a product with a matrix of integers.
+  """Returns the einsum as products with matrices of integers.
 
-  None if it is not one, or if XLA is faster.
+  The weight may have uncontracted dimensions before the contracted ones, as the
+  projection to queries, keys and values: it has a matrix for each of them.
+
+  None if it is no such product, or if XLA is faster.
   """
   if w.dtype != jnp.int8:
     return None
@@ -179,30 +182,36 @@ def _weight_only_product(
   from praxis.kernels import integer_matmul
 
   num_contracted = len(parsed.contracted)
-  contracted = parsed.rhs[:num_contracted]
+  num_leading = parsed.contracted[0] if num_contracted else 0
+  num_before = num_leading + num_contracted
+  contracted = parsed.rhs[num_leading:num_before]
   batch = parsed.lhs.removesuffix(contracted)
   if (
-    parsed.lhs != batch + contracted
-    or parsed.out != batch + parsed.rhs[num_contracted:]
+    num_before == len(parsed.rhs)
+    or parsed.lhs != batch + contracted
+    or parsed.out != batch + parsed.rhs[:num_leading] + parsed.rhs[num_before:]
   ):
     return None
   batch_shape = x.shape[: len(batch)]
   rows = math.prod(batch_shape)
   stored, bits = w, 8
-  if packed is not None and packed.is_signed and packed.dim < num_contracted:
+  if (
+    packed is not None
+    and packed.is_signed
+    and num_leading <= packed.dim < num_before
+  ):
     stored, bits = packed.packed, 4
     count = w.shape[packed.dim] // stored.shape[packed.dim]
-    x = _in_packed_order(x, len(batch) + packed.dim, count)
-  if not integer_matmul.is_fast(x, stored, rows, bits):
+    x = _in_packed_order(x, len(batch) + packed.dim - num_leading, count)
+  columns = w.shape[num_before:]
+  depths = math.prod(stored.shape[num_leading:num_before])
+  x = x.reshape(rows, math.prod(w.shape[num_leading:num_before]))
+  matrices = stored.reshape(-1, depths, math.prod(columns))
+  if not integer_matmul.is_fast(x, matrices[0], rows, bits):
     return None
-  depths = math.prod(stored.shape[:num_contracted])
-  columns = w.shape[num_contracted:]
-  product = integer_matmul.integer_matmul(
-    x.reshape(rows, w.size // math.prod(columns)),
-    stored.reshape(depths, math.prod(columns)),
-    bits,
-  )
-  return product.reshape(*batch_shape, *columns)
+  products = [integer_matmul.integer_matmul(x, m, bits) for m in matrices]
+  out_shape = (*batch_shape, *w.shape[:num_leading], *columns)
+  return jnp.stack(products, axis=1).reshape(out_shape)
 
 
 def _in_packed_order(x: Array, dim: int, count: int) -> Array:
