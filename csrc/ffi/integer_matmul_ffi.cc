@@ -26,7 +26,7 @@ std::optional<IntegerFormat> FormatOf(ffi::DataType type, int64_t bits) {
 }
 
 ffi::Error Run(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer w,
-               ffi::Result<ffi::AnyBuffer> out, int64_t bits) {
+               ffi::Result<ffi::AnyBuffer> out, int64_t bits, bool transposed) {
   const auto type = x.element_type();
   if (type != ffi::F32 && type != ffi::BF16) {
     return Invalid("x must be float32 or bfloat16");
@@ -41,14 +41,18 @@ ffi::Error Run(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer w,
     return Invalid("x, w and out must be matrices");
   }
   const int64_t rows_per_element = RowsPerElement(*format);
-  if (x_dims[1] % rows_per_element != 0 ||
-      x_dims[1] / rows_per_element != w_dims[0] || out_dims[0] != x_dims[0] ||
-      out_dims[1] != w_dims[1]) {
-    return Invalid("x [M, K] and w [K / packed, N] must give out [M, N]");
+  const int64_t packed = transposed ? out_dims[1] : x_dims[1];
+  const int64_t whole = transposed ? x_dims[1] : out_dims[1];
+  if (packed % rows_per_element != 0 ||
+      packed / rows_per_element != w_dims[0] || whole != w_dims[1] ||
+      out_dims[0] != x_dims[0]) {
+    return Invalid(
+        "x [M, K] and w, [K / packed, N] or transposed [N / packed, K], must "
+        "give out [M, N]");
   }
   try {
     RunIntegerMatmul({type == ffi::F32 ? Dtype::kFloat32 : Dtype::kBfloat16,
-                      *format, x_dims[0], x_dims[1], w_dims[1],
+                      *format, transposed, x_dims[0], x_dims[1], out_dims[1],
                       x.untyped_data(), w.untyped_data(), out->untyped_data()},
                      OnThreadPool(pool));
   } catch (const std::exception& e) {
@@ -66,6 +70,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(IntegerMatmulHandler, Run,
                                   .Arg<ffi::AnyBuffer>()  // x
                                   .Arg<ffi::AnyBuffer>()  // w
                                   .Ret<ffi::AnyBuffer>()  // out
-                                  .Attr<int64_t>("bits"));
+                                  .Attr<int64_t>("bits")
+                                  .Attr<bool>("transposed"));
 
 }  // namespace pax

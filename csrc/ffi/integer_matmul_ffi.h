@@ -9,7 +9,7 @@ namespace pax {
 
 // x [M, K] float32 or bfloat16 -> out [M, N] as x. w is [K, N] int8 with
 // bits=8; with bits=4 [K / 2, N] int8 or [K / 8, N] int32, as int4_packing
-// packs it.
+// packs it. With transposed=true it is [N, K], [N / 2, K] or [N / 8, K].
 XLA_FFI_DECLARE_HANDLER_SYMBOL(IntegerMatmulHandler);
 
 }  // namespace pax

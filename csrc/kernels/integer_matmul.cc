@@ -13,7 +13,7 @@ void RunIntegerMatmul(const IntegerMatmul& args, const Parallel& parallel) {
     // All rows of one part in sequence: its weights stay in the cache.
     for (int64_t r = 0; r < args.rows; r += kIntegerRows) {
       ops.integer_matmul(
-          {args.format,
+          {args.format, args.transposed,
            static_cast<const char*>(args.x) + r * args.depth * bytes, args.w,
            static_cast<char*>(args.out) + r * args.columns * bytes,
            std::min(kIntegerRows, args.rows - r), args.depth, args.columns,

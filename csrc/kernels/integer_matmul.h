@@ -14,12 +14,16 @@ namespace pax {
 struct IntegerMatmul {
   Dtype dtype;  // of x and of out
   IntegerFormat format;
+  bool transposed;
   int64_t rows;
-  int64_t depth;  // a multiple of RowsPerElement(format)
+  // A multiple of RowsPerElement(format), or when transposed the columns are.
+  int64_t depth;
   int64_t columns;
   const void* x;  // [rows, depth]
-  const void* w;  // [depth / RowsPerElement(format), columns]
-  void* out;      // [rows, columns]
+  // [depth / RowsPerElement(format), columns], or when transposed
+  // [columns / RowsPerElement(format), depth]
+  const void* w;
+  void* out;  // [rows, columns]
 };
 
 // Sums in float32. Results do not depend on the number of threads.

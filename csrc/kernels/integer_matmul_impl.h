@@ -97,15 +97,76 @@ void IntegerMatmulAs(const IntegerMatmulArgs& args) {
   }
 }
 
+// Writes x[:, k : k + depth] as floats, in the order of the columns of `Words`
+// and padded with zeros.
+template <class In, class Words>
+PAX_INLINE void PlaceRows(const IntegerMatmulArgs& args, int64_t k,
+                          int64_t depth, float* rows) {
+  std::memset(rows, 0, args.rows * kIntegerColumns * sizeof(float));
+  const In* x = static_cast<const In*>(args.x) + k;
+  for (int64_t r = 0; r < args.rows; ++r) {
+    for (int64_t n = 0; n < depth; ++n) {
+      rows[r * kIntegerColumns + Words::Place(n)] =
+          ToFloat(x[r * args.depth + n]);
+    }
+  }
+}
+
+PAX_INLINE float Dot(const float* a, const float* b, int64_t size) {
+  Vec sum = {};
+  for (int64_t i = 0; i < size; i += kLanes) {
+    sum += Load<Vec>(a + i) * Load<Vec>(b + i);
+  }
+  return SumOf(sum);
+}
+
+// A row of the weight has all factors of kRows columns of out.
+template <class In, class Stored, int64_t kRows>
+void IntegerMatmulTransposedAs(const IntegerMatmulArgs& args) {
+  using Words = IntegerWords<Stored, kRows>;
+  alignas(64) float sums[kIntegerRows * kIntegerColumns] = {};
+  alignas(64) float x[kIntegerRows * kIntegerColumns];
+  alignas(64) float block[kRows * kIntegerColumns];
+  const int64_t width = Clip(args.columns - args.begin, kIntegerColumns);
+  for (int64_t k = 0; k < args.depth; k += kIntegerColumns) {
+    const int64_t depth = Clip(args.depth - k, kIntegerColumns);
+    const int64_t padded =
+        (depth + Words::kRun - 1) / Words::kRun * Words::kRun;
+    PlaceRows<In, Words>(args, k, depth, x);
+    const Stored* w = static_cast<const Stored*>(args.w) +
+                      args.begin / kRows * args.depth + k;
+    for (int64_t n = 0; n < width; n += kRows) {
+      Words::ToFloats(w, depth, block);
+      w += args.depth;
+      for (int64_t i = 0; i < kRows; ++i) {
+        for (int64_t r = 0; r < args.rows; ++r) {
+          sums[r * kIntegerColumns + n + i] +=
+              Dot(x + r * kIntegerColumns, block + i * kIntegerColumns, padded);
+        }
+      }
+    }
+  }
+  In* out = static_cast<In*>(args.out) + args.begin;
+  for (int64_t r = 0; r < args.rows; ++r) {
+    StoreRow(sums + r * kIntegerColumns, width, false, out + r * args.columns);
+  }
+}
+
+template <class In, class Stored, int64_t kRows>
+void IntegerMatmulOf(const IntegerMatmulArgs& args) {
+  return args.transposed ? IntegerMatmulTransposedAs<In, Stored, kRows>(args)
+                         : IntegerMatmulAs<In, Stored, kRows>(args);
+}
+
 template <class In>
 void IntegerMatmul(const IntegerMatmulArgs& args) {
   switch (args.format) {
     case IntegerFormat::kInt8:
-      return IntegerMatmulAs<In, int8_t, 1>(args);
+      return IntegerMatmulOf<In, int8_t, 1>(args);
     case IntegerFormat::kInt4InInt8:
-      return IntegerMatmulAs<In, int8_t, 2>(args);
+      return IntegerMatmulOf<In, int8_t, 2>(args);
     case IntegerFormat::kInt4InInt32:
-      return IntegerMatmulAs<In, int32_t, 8>(args);
+      return IntegerMatmulOf<In, int32_t, 8>(args);
   }
 }
 

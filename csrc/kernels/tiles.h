@@ -181,10 +181,13 @@ constexpr int64_t RowsPerElement(IntegerFormat format) {
 // float32.
 struct IntegerMatmulArgs {
   IntegerFormat format;
+  bool transposed;
   const void* x;  // [rows, depth]
-  const void* w;  // [depth / RowsPerElement(format), columns]
-  void* out;      // [rows, columns], as x
-  int64_t rows;   // at most kIntegerRows
+  // [depth / RowsPerElement(format), columns], or when transposed
+  // [columns / RowsPerElement(format), depth]
+  const void* w;
+  void* out;     // [rows, columns], as x
+  int64_t rows;  // at most kIntegerRows
   int64_t depth;
   int64_t columns;
   int64_t begin;

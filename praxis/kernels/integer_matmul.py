@@ -63,53 +63,65 @@ def rows_per_element(dtype: Any, bits: int) -> int:
   return 8 * jnp.dtype(dtype).itemsize // bits
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
 def integer_matmul(
-  x: Float[Array, 'M K'], w: Int[Array, 'P N'], bits: int = 8
+  x: Float[Array, 'M K'],
+  w: Int[Array, 'P Q'],
+  bits: int = 8,
+  transposed: bool = False,
 ) -> Float[Array, 'M N']:
-  """Returns x w in the dtype of x, with sums in float32.
+  """Returns x w, or x w^T, in the dtype of x, with sums in float32.
 
   Differentiable in x.
 
   Args:
     x: activations, float32 or bfloat16.
-    w: weight. With bits=8 its K rows in int8. With bits=4 an element has 2
-      (int8) or 8 (int32) rows below one another, the first in the lowest bits.
+    w: weight [K, N], or [N, K] if transposed. With bits=8 its rows are int8.
+      With bits=4 an element has 2 (int8) or 8 (int32) rows below one another,
+      the first in the lowest bits.
     bits: of one integer, signed.
+    transposed: whether the weight is transposed.
   """
   if not native.has_kernel('cpu', KERNEL):
-    return reference(x, w, bits)
+    return reference(x, w, bits, transposed)
   return jax.lax.platform_dependent(
     x,
     w,
-    cpu=functools.partial(_native, bits=bits),
-    default=functools.partial(reference, bits=bits),
+    cpu=functools.partial(_native, bits=bits, transposed=transposed),
+    default=functools.partial(reference, bits=bits, transposed=transposed),
   )
 
 
 @integer_matmul.defjvp
 def _integer_matmul_jvp(
-  bits: int, primals: Any, tangents: Any
+  bits: int, transposed: bool, primals: Any, tangents: Any
 ) -> tuple[Array, Array]:
   x, w = primals
-  return integer_matmul(x, w, bits), reference(tangents[0], w, bits)
+  tangent = reference(tangents[0], w, bits, transposed)
+  return integer_matmul(x, w, bits, transposed), tangent
 
 
 def reference(
-  x: Float[Array, 'M K'], w: Int[Array, 'P N'], bits: int = 8
+  x: Float[Array, 'M K'],
+  w: Int[Array, 'P Q'],
+  bits: int = 8,
+  transposed: bool = False,
 ) -> Float[Array, 'M N']:
-  """Returns x w by XLA."""
+  """Returns x w, or x w^T, by XLA."""
   count = rows_per_element(w.dtype, bits)
   if count > 1:
     above = bits * np.arange(count)[::-1, None].astype(w.dtype)
     rows = (w[:, None] << above) >> (bits * (count - 1))
-    w = rows.reshape(x.shape[1], w.shape[1])
-  return jnp.einsum('mk,kn->mn', x, w)
+    w = rows.reshape(count * w.shape[0], w.shape[1])
+  return jnp.einsum('mk,nk->mn' if transposed else 'mk,kn->mn', x, w)
 
 
 def _native(
-  x: Float[Array, 'M K'], w: Int[Array, 'P N'], bits: int
+  x: Float[Array, 'M K'], w: Int[Array, 'P Q'], bits: int, transposed: bool
 ) -> Float[Array, 'M N']:
-  shape = jax.ShapeDtypeStruct((x.shape[0], w.shape[1]), x.dtype)
+  columns = w.shape[1]
+  if transposed:
+    columns = w.shape[0] * rows_per_element(w.dtype, bits)
+  shape = jax.ShapeDtypeStruct((x.shape[0], columns), x.dtype)
   call = jax.ffi.ffi_call(KERNEL, shape, vmap_method='sequential')
-  return call(x, w, bits=np.int64(bits))
+  return call(x, w, bits=np.int64(bits), transposed=transposed)

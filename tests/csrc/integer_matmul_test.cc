@@ -71,32 +71,33 @@ struct Weight {
 };
 
 template <class T>
-void Run(Dtype dtype, IntegerFormat format, int64_t rows, int64_t depth,
-         int64_t columns) {
+void Run(Dtype dtype, IntegerFormat format, bool transposed, int64_t rows,
+         int64_t depth, int64_t columns) {
   RandomBits random;
   std::vector<T> x(rows * depth), out(rows * columns);
   for (T& value : x) Store(Activation(random), &value);
-  const Weight weight(format, depth, columns, random);
+  const Weight weight = transposed ? Weight(format, columns, depth, random)
+                                   : Weight(format, depth, columns, random);
   // The buffers end where their vectors do.
-  pax::RunIntegerMatmul({dtype, format, rows, depth, columns, x.data(),
-                         weight.stored.data(), out.data()},
+  pax::RunIntegerMatmul({dtype, format, transposed, rows, depth, columns,
+                         x.data(), weight.stored.data(), out.data()},
                         pax::Serial());
   const double tolerance = dtype == Dtype::kFloat32 ? 1e-5 : 1e-2;
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t n = 0; n < columns; ++n) {
       double want = 0, scale = 1;
       for (int64_t k = 0; k < depth; ++k) {
-        const double term =
-            Load(x[r * depth + k]) * weight.values[k * columns + n];
+        const int64_t place = transposed ? n * depth + k : k * columns + n;
+        const double term = Load(x[r * depth + k]) * weight.values[place];
         want += term;
         scale += std::abs(term);
       }
       if (std::abs(Load(out[r * columns + n]) - want) <= tolerance * scale) {
         continue;
       }
-      std::printf("FAIL format %d, %lld x %lld x %lld at %lld, %lld\n",
-                  static_cast<int>(format), static_cast<long long>(rows),
-                  static_cast<long long>(depth),
+      std::printf("FAIL format %d, %d, %lld x %lld x %lld at %lld, %lld\n",
+                  static_cast<int>(format), transposed,
+                  static_cast<long long>(rows), static_cast<long long>(depth),
                   static_cast<long long>(columns), static_cast<long long>(r),
                   static_cast<long long>(n));
       ++failures;
@@ -108,11 +109,13 @@ void Run(Dtype dtype, IntegerFormat format, int64_t rows, int64_t depth,
 int RunAll() {
   for (const IntegerFormat format : kFormats) {
     for (const int64_t rows : {0, 1, 3, 16, 17, 33}) {
-      for (const int64_t depth : {0, 1, 7, 8, 16, 65, 80}) {
-        if (depth % pax::RowsPerElement(format)) continue;
-        for (const int64_t columns : {0, 1, 15, 16, 100, 256, 257}) {
-          Run<float>(Dtype::kFloat32, format, rows, depth, columns);
-          Run<Bfloat16>(Dtype::kBfloat16, format, rows, depth, columns);
+      for (const int64_t packed : {0, 1, 7, 8, 16, 65, 80, 264}) {
+        if (packed % pax::RowsPerElement(format)) continue;
+        for (const int64_t whole : {0, 1, 15, 16, 100, 256, 257}) {
+          Run<float>(Dtype::kFloat32, format, false, rows, packed, whole);
+          Run<Bfloat16>(Dtype::kBfloat16, format, false, rows, packed, whole);
+          Run<float>(Dtype::kFloat32, format, true, rows, whole, packed);
+          Run<Bfloat16>(Dtype::kBfloat16, format, true, rows, whole, packed);
         }
       }
     }

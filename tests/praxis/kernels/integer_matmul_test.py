@@ -65,6 +65,24 @@ def test_int4_equals_numpy(rows, container, dtype):
     assert np.max(error) <= tolerance * np.max(np.abs(want))
 
 
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+@pytest.mark.parametrize('container', [None, jnp.int8, jnp.int32])
+@pytest.mark.parametrize('rows', [1, 3, 35])
+def test_transposed_weights_equal_numpy(rows, container, dtype):
+  x, w = _operands((rows, 530), (72, 530), dtype)
+  stored, bits = w, 8
+  if container is not None:
+    _, w, stored = _packed((rows, 530), (72, 530), container, dtype)
+    bits = 4
+  want = np.asarray(x, np.float64) @ np.asarray(w, np.float64).T
+  tolerance = 1e-5 if dtype == 'float32' else 8e-3
+  for product in (integer_matmul.integer_matmul, integer_matmul.reference):
+    got = jax.jit(product, static_argnums=(2, 3))(x, stored, bits, True)
+    assert got.dtype == x.dtype
+    error = np.abs(np.asarray(got, np.float64) - want)
+    assert np.max(error) <= tolerance * np.max(np.abs(want))
+
+
 def test_gradient_with_int4():
   x, w, packed = _packed((2, 16), (16, 24), jnp.int32)
   cotangent = jnp.cos(jnp.arange(48.0)).reshape(2, 24)
@@ -107,8 +125,9 @@ def test_gradient_and_vmap():
     ('btd,dnh->btnh', (2, 1, 1024), (1024, 8, 130), True),
     ('btnh,nhd->btd', (2, 1, 8, 130), (8, 130, 1024), True),
     ('...d,kdnh->...knh', (2, 1, 1024), (3, 1024, 8, 130), True),
-    # The weight's contracted dimensions are the last.
-    ('btnh,dnh->btd', (2, 1, 8, 130), (1024, 8, 130), False),
+    ('btnh,dnh->btd', (2, 1, 8, 130), (1024, 8, 130), True),
+    # The activations' contracted dimensions are not the last.
+    ('bnth,dnh->btd', (2, 8, 1, 130), (1024, 8, 130), False),
     # Many rows, a small weight.
     ('bd,df->bf', (5, 1024), (1024, 1030), False),
     ('bd,df->bf', (2, 256), (256, 300), False),
@@ -133,6 +152,8 @@ def test_einsum_of_quantized_layers(eqn, x_shape, w_shape, has_kernel):
     ('btnh,nhd->btd', (2, 1, 8, 160), (8, 160, 1024), 1, True),
     ('btd,kdnh->btknh', (2, 1, 1024), (3, 1024, 8, 130), 1, True),
     ('btd,kdnh->btknh', (2, 1, 1024), (8, 1024, 8, 130), 0, False),
+    ('btnh,dnh->btd', (2, 1, 8, 130), (1024, 8, 130), 0, True),
+    ('btnh,dnh->btd', (2, 1, 8, 136), (1024, 8, 136), 2, False),
     # Packed along the columns; many rows. The unpacked weight is multiplied.
     ('bd,df->bf', (2, 1024), (1024, 1032), 1, False),
     ('bd,df->bf', (5, 1024), (1024, 1030), 0, False),
@@ -218,10 +239,17 @@ def test_shapes_that_do_not_fit_are_errors():
   call = jax.ffi.ffi_call(
     integer_matmul.KERNEL, jax.ShapeDtypeStruct((2, 24), jnp.float32)
   )
+
+  def run(bits, transposed=False):
+    attributes = {'bits': np.int64(bits), 'transposed': transposed}
+    jax.block_until_ready(call(x, w, **attributes))
+
   with pytest.raises(jax.errors.JaxRuntimeError, match='must give out'):
-    jax.block_until_ready(call(x, w, bits=np.int64(8)))
+    run(8)
   with pytest.raises(jax.errors.JaxRuntimeError, match='int4 in int8 or int32'):
-    jax.block_until_ready(call(x, w, bits=np.int64(2)))
+    run(2)
   with pytest.raises(jax.errors.JaxRuntimeError, match='must give out'):
     # 16 rows are 8 elements of int8, not 17.
-    jax.block_until_ready(call(x, w, bits=np.int64(4)))
+    run(4)
+  with pytest.raises(jax.errors.JaxRuntimeError, match='must give out'):
+    run(8, transposed=True)

@@ -171,8 +171,9 @@ def _weight_only_product(
 ) -> Array | None:
   """Returns the einsum as products with matrices of integers.
 
-  The weight may have uncontracted dimensions before the contracted ones, as the
-  projection to queries, keys and values: it has a matrix for each of them.
+  The weight has the contracted dimensions first (a matrix), last (a transposed
+  matrix), or between others, as the projection to queries, keys and values: a
+  matrix for each of the others before them.
 
   None if it is no such product, or if XLA is faster.
   """
@@ -187,29 +188,38 @@ def _weight_only_product(
   contracted = parsed.rhs[num_leading:num_before]
   batch = parsed.lhs.removesuffix(contracted)
   if (
-    num_before == len(parsed.rhs)
-    or parsed.lhs != batch + contracted
+    parsed.lhs != batch + contracted
     or parsed.out != batch + parsed.rhs[:num_leading] + parsed.rhs[num_before:]
   ):
     return None
+  transposed = 0 < num_leading and num_before == len(parsed.rhs)
+  first_packed = num_leading - 1 if transposed else num_leading
+  last_packed = num_leading if transposed else num_before
   batch_shape = x.shape[: len(batch)]
   rows = math.prod(batch_shape)
   stored, bits = w, 8
   if (
     packed is not None
     and packed.is_signed
-    and num_leading <= packed.dim < num_before
+    and first_packed <= packed.dim < last_packed
   ):
     stored, bits = packed.packed, 4
-    count = w.shape[packed.dim] // stored.shape[packed.dim]
-    x = _in_packed_order(x, len(batch) + packed.dim - num_leading, count)
-  columns = w.shape[num_before:]
-  depths = math.prod(stored.shape[num_leading:num_before])
+    if not transposed:
+      count = w.shape[packed.dim] // stored.shape[packed.dim]
+      x = _in_packed_order(x, len(batch) + packed.dim - num_leading, count)
   x = x.reshape(rows, math.prod(w.shape[num_leading:num_before]))
-  matrices = stored.reshape(-1, depths, math.prod(columns))
+  columns = w.shape[num_before:]
+  if transposed:
+    matrices = stored.reshape(1, -1, x.shape[1])
+  else:
+    depths = math.prod(stored.shape[num_leading:num_before])
+    matrices = stored.reshape(-1, depths, math.prod(columns))
   if not integer_matmul.is_fast(x, matrices[0], rows, bits):
     return None
-  products = [integer_matmul.integer_matmul(x, m, bits) for m in matrices]
+  products = [
+    integer_matmul.integer_matmul(x, matrix, bits, transposed)
+    for matrix in matrices
+  ]
   out_shape = (*batch_shape, *w.shape[:num_leading], *columns)
   return jnp.stack(products, axis=1).reshape(out_shape)
 
