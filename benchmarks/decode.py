@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import baseline_lm, experiments, measure
-from praxis import base_layer
+from praxis import base_layer, pax_fiddle
 from praxis.decoding import hparams
 from praxis.nested_map import NestedMap
 
@@ -56,48 +57,57 @@ def main() -> None:
   )
 
 
+def greedy(model_p: pax_fiddle.Config, steps: int) -> pax_fiddle.Config:
+  """Returns the Config in float32, whose rows all decode `steps` tokens."""
+  return model_p.clone().set(
+    name='model',
+    dtype=jnp.float32,
+    fprop_dtype=jnp.float32,
+    decoder_tpl=hparams.GreedyDecoderHParams(
+      fprop_for_prefix=True,
+      max_decode_steps=steps,
+      # No such token exists, so all rows run to the end.
+      eos_id=model_p.lm_tpl.vocab_size,
+    ),
+  )
+
+
+def compiled(
+  model: Any, variables: Any, batch: NestedMap
+) -> Callable[[Any, NestedMap], tuple[jax.Array, jax.Array]]:
+  """Returns `model.decode` as (variables, batch) to ids, log-probabilities."""
+
+  def decode(variables: Any, batch: NestedMap) -> tuple[jax.Array, jax.Array]:
+    context = base_layer.JaxContext.HParams(do_eval=True)
+    with base_layer.JaxContext.new_context(hparams=context):
+      (_, result, _), _ = model.apply(
+        variables,
+        batch,
+        method=model.decode,
+        mutable=[base_layer.DECODE_CACHE],
+      )
+    return result.output_ids[:, 0], result.logprobs[:, 0]
+
+  return jax.jit(decode).lower(variables, batch).compile()
+
+
 class _Ours:
   """`LanguageModel.decode`, compiled."""
 
   def __init__(self, rows: int, prompt: int, steps: int):
-    task_p = experiments.Lm4x256().task()
-    vocab = task_p.model.lm_tpl.vocab_size
-    model_p = task_p.model.clone().set(
-      name='model',
-      dtype=jnp.float32,
-      fprop_dtype=jnp.float32,
-      decoder_tpl=hparams.GreedyDecoderHParams(
-        fprop_for_prefix=True,
-        max_decode_steps=steps,
-        # No such token exists, so all rows run to the end.
-        eos_id=vocab,
-      ),
-    )
+    model_p = greedy(experiments.Lm4x256().task().model, steps)
+    vocab = model_p.lm_tpl.vocab_size
     self._model = model_p.Instantiate()
     batch = measure.random_lm_batch(rows, prompt, vocab)
     self.ids = jnp.asarray(batch['ids'])
     self._batch = NestedMap(jax.tree.map(jnp.asarray, batch))
     key = jax.random.key(0)
     self.variables = jax.jit(self._model.init)(key, self._batch)
-    jitted = jax.jit(self._decode)
-    self._run = jitted.lower(self.variables, self._batch).compile()
+    self._run = compiled(self._model, self.variables, self._batch)
 
   def __call__(self) -> tuple[jax.Array, jax.Array]:
     """Returns ids and log-probabilities, [rows, prompt + steps]."""
     return jax.block_until_ready(self._run(self.variables, self._batch))
-
-  def _decode(
-    self, variables: Any, batch: NestedMap
-  ) -> tuple[jax.Array, jax.Array]:
-    context = base_layer.JaxContext.HParams(do_eval=True)
-    with base_layer.JaxContext.new_context(hparams=context):
-      (_, result, _), _ = self._model.apply(
-        variables,
-        batch,
-        method=self._model.decode,
-        mutable=[base_layer.DECODE_CACHE],
-      )
-    return result.output_ids[:, 0], result.logprobs[:, 0]
 
 
 class _Written:

@@ -11,15 +11,15 @@ embeddings. The programs decode one batch of prompts.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from benchmarks import experiments, measure
-from praxis import base_layer, pax_fiddle
+from benchmarks import decode, experiments, measure
+from praxis import pax_fiddle
 from praxis.base_layer import JaxContext
-from praxis.decoding import hparams
 from praxis.layers.quantization import quantize
 from praxis.nested_map import NestedMap
 
@@ -73,18 +73,7 @@ def _model(dims: int, steps: int) -> pax_fiddle.Config:
     MODEL_DIMS = dims
     HIDDEN_DIMS = 4 * dims
 
-  model_p = Model().task().model
-  return model_p.clone().set(
-    name='model',
-    dtype=jnp.float32,
-    fprop_dtype=jnp.float32,
-    decoder_tpl=hparams.GreedyDecoderHParams(
-      fprop_for_prefix=True,
-      max_decode_steps=steps,
-      # No such token exists, so all rows run to the end.
-      eos_id=model_p.lm_tpl.vocab_size,
-    ),
-  )
+  return decode.greedy(Model().task().model, steps)
 
 
 def _quantized(
@@ -106,22 +95,9 @@ def _quantized(
 
 def _program(
   model_p: pax_fiddle.Config, variables: Any, batch: NestedMap
-) -> Any:
-  """Returns a function that decodes the batch and waits for the ids."""
-  model = model_p.Instantiate()
-
-  def decode(variables: Any, batch: NestedMap) -> jax.Array:
-    hparams = JaxContext.HParams(do_eval=True)
-    with JaxContext.new_context(hparams=hparams):
-      (_, result, _), _ = model.apply(
-        variables,
-        batch,
-        method=model.decode,
-        mutable=[base_layer.DECODE_CACHE],
-      )
-    return result.output_ids
-
-  run = jax.jit(decode).lower(variables, batch).compile()
+) -> Callable[[], Any]:
+  """Returns a function that decodes the batch and waits for the result."""
+  run = decode.compiled(model_p.Instantiate(), variables, batch)
   return lambda: jax.block_until_ready(run(variables, batch))
 
 

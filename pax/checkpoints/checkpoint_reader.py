@@ -168,6 +168,11 @@ class CheckpointReader:
       return self._reader.read(abstract)
 
   @property
+  def has_opt_states(self) -> bool:
+    """Whether it has more than variables and the step."""
+    return self.is_paxml_flax or any(map(_is_opt_state, self.shapes))
+
+  @property
   def is_paxml_flax(self) -> bool:
     """Whether paxml wrote it for Flax: names of leaves may be unknown."""
     return paxml_flax_format.find_file(self._folder) is not None

@@ -86,7 +86,7 @@ def _hint(path: Path) -> str:
 
 
 def read_tree(
-  path: Path,
+  checkpoint: checkpoint_reader.CheckpointReader,
   abstract: State,
   leaf_names: State,
   restore_transformations: Mapping[str, Any] | None = None,
@@ -96,7 +96,7 @@ def read_tree(
   """Returns a pytree of arrays, placed by the shardings of `abstract`.
 
   Args:
-    path: The checkpoint.
+    checkpoint: The checkpoint.
     abstract: Shapes, dtypes and shardings.
     leaf_names: The name in the checkpoint of each leaf of `abstract`.
     restore_transformations: `task.train.restore_transformations`, built.
@@ -108,17 +108,8 @@ def read_tree(
   restore = transformations.Transformations(
     restore_transformations, is_own=is_own
   )
-  leaves = restore.read(checkpoint_reader.CheckpointReader(path), wanted)
+  leaves = restore.read(checkpoint, wanted)
   return jax.tree.unflatten(treedef, [leaves[name] for name in names])
-
-
-def has_opt_states(path: Path) -> bool:
-  """Returns whether a checkpoint has more than variables and the step."""
-  checkpoint = checkpoint_reader.CheckpointReader(path)
-  # Leaves of files that paxml wrote for Flax may have other names.
-  return checkpoint.is_paxml_flax or any(
-    name.startswith('opt_states') for name in checkpoint.shapes
-  )
 
 
 def leaf_names(tree: State) -> State:

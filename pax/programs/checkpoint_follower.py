@@ -14,6 +14,7 @@ from absl import logging
 
 from pax import io_utils, storage, tasks_lib, train_states
 from pax.checkpoints import paths, reading
+from pax.checkpoints.checkpoint_reader import CheckpointReader
 from pax.checkpoints.types import CheckpointError
 from pax.programs.metric_accumulator import (
   broadcast_from_first_process,
@@ -57,7 +58,8 @@ class StateReader:
     A checkpoint without optimizer states, which was converted from another one,
     has no averages besides its variables.
     """
-    use_ema = self.use_ema and reading.has_opt_states(path)
+    checkpoint = CheckpointReader(path)
+    use_ema = self.use_ema and checkpoint.has_opt_states
     if self.use_ema and not use_ema:
       logging.info('%s has no optimizer states: its variables are used', path)
     names = reading.leaf_names(self.state)
@@ -66,7 +68,7 @@ class StateReader:
       for x in (self.state, names)
     )
     return reading.read_tree(
-      path, abstract, names, self.restore_transformations
+      checkpoint, abstract, names, self.restore_transformations
     )
 
 

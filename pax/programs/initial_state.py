@@ -11,7 +11,13 @@ from typing import Any
 import jax
 
 from pax import partitioning, side_files, summaries, train_states
-from pax.checkpoints import init_from, paths, reading, transformations
+from pax.checkpoints import (
+  checkpoint_reader,
+  init_from,
+  paths,
+  reading,
+  transformations,
+)
 from praxis import pax_fiddle
 
 TrainState = train_states.TrainState
@@ -108,7 +114,7 @@ def _restore_external(partitioner: partitioning.Partitioner) -> TrainState:
     return handler.restore(train.external_checkpoint_path, item=target)
   _, path = reading.find_checkpoint(train.external_checkpoint_path)
   return reading.read_tree(
-    path,
+    checkpoint_reader.CheckpointReader(path),
     target,
     reading.leaf_names(target),
     instantiate(train.restore_transformations),

@@ -32,7 +32,9 @@ _FAST_ISAS = ('avx512', 'avx2')
 _FORMATS = {8: (jnp.int8,), 4: (jnp.int8, jnp.int32)}
 
 
-def is_fast(x: Array, w: Array, rows: int, bits: int = 8) -> bool:
+def is_fast(
+  x: Array, w: Array | jax.ShapeDtypeStruct, rows: int, bits: int = 8
+) -> bool:
   """Whether the native kernel is faster than XLA, and can run.
 
   A program that is partitioned over several devices has no kernel: XLA

@@ -32,7 +32,7 @@ def _loads(job, checkpoint):
   names = reading.leaf_names(abstract)
   return (
     lambda: saved_states.checkpointer(job).restore(abstract),
-    lambda: reading.read_tree(checkpoint, abstract, names),
+    lambda: reading.read_tree(CheckpointReader(checkpoint), abstract, names),
   )
 
 

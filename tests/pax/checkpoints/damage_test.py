@@ -33,7 +33,7 @@ def _check_refused(directory, checkpoint, file):
   loads = [
     lambda: saved_states.checkpointer(directory).restore(abstract),
     lambda: reading.read_tree(
-      checkpoint, abstract, reading.leaf_names(abstract)
+      CheckpointReader(checkpoint), abstract, reading.leaf_names(abstract)
     ),
   ]
   for load in loads:

@@ -100,7 +100,13 @@ def test_a_job_does_not_transform_its_own_checkpoints(job):
   # Those of another job are: `external_checkpoint_path`, `restore_checkpoint`.
   _, path = reading.find_checkpoint(job)
   names = reading.leaf_names(abstract)
-  state = reading.read_tree(path, abstract, names, rules, is_own=False)
+  state = reading.read_tree(
+    checkpoint_reader.CheckpointReader(path),
+    abstract,
+    names,
+    rules,
+    is_own=False,
+  )
   np.testing.assert_array_equal(state['kept'], [3, 3])
   np.testing.assert_array_equal(state['lm']['wide'], jnp.arange(4))
   mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ('x',))

@@ -204,9 +204,13 @@ def _weight_only_product(
     and first_packed <= packed.dim < last_packed
   ):
     stored, bits = packed.packed, 4
-    if not transposed:
-      count = w.shape[packed.dim] // stored.shape[packed.dim]
-      x = _in_packed_order(x, len(batch) + packed.dim - num_leading, count)
+  matrix_dims = stored.shape if transposed else stored.shape[num_leading:]
+  matrix = jax.ShapeDtypeStruct(matrix_dims, stored.dtype)
+  if not integer_matmul.is_fast(x, matrix, rows, bits):
+    return None
+  if bits == 4 and packed is not None and not transposed:
+    count = w.shape[packed.dim] // stored.shape[packed.dim]
+    x = _in_packed_order(x, len(batch) + packed.dim - num_leading, count)
   x = x.reshape(rows, math.prod(w.shape[num_leading:num_before]))
   columns = w.shape[num_before:]
   if transposed:
@@ -214,8 +218,6 @@ def _weight_only_product(
   else:
     depths = math.prod(stored.shape[num_leading:num_before])
     matrices = stored.reshape(-1, depths, math.prod(columns))
-  if not integer_matmul.is_fast(x, matrices[0], rows, bits):
-    return None
   products = [
     integer_matmul.integer_matmul(x, matrix, bits, transposed)
     for matrix in matrices
