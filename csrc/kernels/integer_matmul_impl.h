@@ -5,8 +5,16 @@
 namespace pax {
 namespace {
 
-// Rows of the weight that are converted once for all rows of x.
+// Rows of the weight that are multiplied at once with each row of x.
 constexpr int64_t kIntegerDepth = 8;
+// From one row of floats of the weight to the next: strides of a power of two
+// would map columns to one cache set.
+constexpr int64_t kIntegerRow = kIntegerColumns + 16;
+// Columns of a transposed weight that are converted at once.
+constexpr int64_t kTransposedDepth = 64;
+// Up to this many rows of x are multiplied with a transposed weight as it is.
+// Vectors of less than 8 words are not transposed.
+constexpr int64_t kDotRows = kLanes < 8 ? kIntegerRows : 4;
 
 // The integers of a vector of 32-bit words: a word has kColumns elements of
 // `Stored`, and each of these has kRows integers of kBits, the lowest first.
@@ -16,6 +24,7 @@ struct IntegerWords {
   static constexpr int64_t kRun = kColumns * kLanes;
   static constexpr int kBits = 32 / (kColumns * kRows);
   static_assert(kIntegerColumns % kRun == 0 && kIntegerDepth % kRows == 0, "");
+  static_assert(kTransposedDepth % kRun == 0 && kBlock % kRows == 0, "");
 
   // The place in a row of floats of column n: a vector has every kColumns-th
   // column of a run, so that no lane moves.
@@ -24,7 +33,8 @@ struct IntegerWords {
   }
 
   // Converts the kRows rows at w.
-  PAX_INLINE void ToFloats(const Stored* w, int64_t width, float* rows) {
+  PAX_INLINE void ToFloats(const Stored* w, int64_t width, int64_t row,
+                           float* rows) {
     for (int64_t n = 0; n < width; n += kRun) {
       IntVec words = {};
       if (width - n >= kRun) {
@@ -37,10 +47,21 @@ struct IntegerWords {
           const int above = 32 - kBits * static_cast<int>(c * kRows + r + 1);
           const IntVec values =
               (IntVec)((WordVec)words << above) >> (32 - kBits);
-          Store(rows + r * kIntegerColumns + n + c * kLanes,
+          Store(rows + r * row + n + c * kLanes,
                 __builtin_convertvector(values, Vec));
         }
       }
+    }
+  }
+
+  // Transposes the floats of a run of kBlock rows, which become rows in order.
+  PAX_INLINE void TransposeRun(const float* from, int64_t from_row, float* to,
+                               int64_t to_row) {
+    for (int64_t c = 0; c < kColumns; ++c) {
+      TransposeWords(reinterpret_cast<const uint32_t*>(from) + c * kLanes,
+                     from_row, kBlock, kLanes,
+                     reinterpret_cast<uint32_t*>(to) + c * to_row,
+                     kColumns * to_row);
     }
   }
 };
@@ -61,7 +82,7 @@ PAX_INLINE void AddProducts(const IntegerMatmulArgs& args, int64_t k,
       float* to = sums + r * kIntegerColumns + n;
       Vec sum = Load<Vec>(to);
       for (int64_t i = 0; i < kIntegerDepth; ++i) {
-        sum += factors[i] * Load<Vec>(block + i * kIntegerColumns + n);
+        sum += factors[i] * Load<Vec>(block + i * kIntegerRow + n);
       }
       Store(to, sum);
     }
@@ -72,7 +93,7 @@ template <class In, class Stored, int64_t kRows>
 void IntegerMatmulAs(const IntegerMatmulArgs& args) {
   using Words = IntegerWords<Stored, kRows>;
   alignas(64) float sums[kIntegerRows * kIntegerColumns] = {};
-  alignas(64) float block[kIntegerDepth * kIntegerColumns] = {};
+  alignas(64) float block[kIntegerDepth * kIntegerRow] = {};
   const int64_t width = Clip(args.columns - args.begin, kIntegerColumns);
   const int64_t padded = (width + Words::kRun - 1) / Words::kRun * Words::kRun;
   const Stored* w = static_cast<const Stored*>(args.w) + args.begin;
@@ -82,7 +103,7 @@ void IntegerMatmulAs(const IntegerMatmulArgs& args) {
       for (int64_t n = 0; n < width; n += kElements) {
         __builtin_prefetch(w + kIntegerDepth / kRows * args.columns + n);
       }
-      Words::ToFloats(w, width, block + i * kIntegerColumns);
+      Words::ToFloats(w, width, kIntegerRow, block + i * kIntegerRow);
       w += args.columns;
     }
     AddProducts<In>(args, k, block, padded, sums);
@@ -122,7 +143,7 @@ PAX_INLINE float Dot(const float* a, const float* b, int64_t size) {
 
 // A row of the weight has all factors of kRows columns of out.
 template <class In, class Stored, int64_t kRows>
-void IntegerMatmulTransposedAs(const IntegerMatmulArgs& args) {
+void DotTransposedAs(const IntegerMatmulArgs& args) {
   using Words = IntegerWords<Stored, kRows>;
   alignas(64) float sums[kIntegerRows * kIntegerColumns] = {};
   alignas(64) float x[kIntegerRows * kIntegerColumns];
@@ -136,7 +157,7 @@ void IntegerMatmulTransposedAs(const IntegerMatmulArgs& args) {
     const Stored* w = static_cast<const Stored*>(args.w) +
                       args.begin / kRows * args.depth + k;
     for (int64_t n = 0; n < width; n += kRows) {
-      Words::ToFloats(w, depth, block);
+      Words::ToFloats(w, depth, kIntegerColumns, block);
       w += args.depth;
       for (int64_t i = 0; i < kRows; ++i) {
         for (int64_t r = 0; r < args.rows; ++r) {
@@ -152,10 +173,51 @@ void IntegerMatmulTransposedAs(const IntegerMatmulArgs& args) {
   }
 }
 
+// Converts columns [k, k + depth) of the weight to rows of kIntegerColumns.
+template <class Stored, int64_t kRows>
+PAX_INLINE void TransposeWeight(const IntegerMatmulArgs& args, int64_t k,
+                                int64_t depth, int64_t width, float* block) {
+  using Words = IntegerWords<Stored, kRows>;
+  alignas(64) float rows[kBlock * kTransposedDepth] = {};
+  const Stored* w =
+      static_cast<const Stored*>(args.w) + args.begin / kRows * args.depth + k;
+  for (int64_t n = 0; n < width; n += kBlock) {
+    for (int64_t i = 0; i < kBlock && n + i < width; i += kRows) {
+      Words::ToFloats(w, depth, kTransposedDepth, rows + i * kTransposedDepth);
+      w += args.depth;
+    }
+    for (int64_t i = 0; i < depth; i += Words::kRun) {
+      Words::TransposeRun(rows + i, kTransposedDepth,
+                          block + i * kIntegerRow + n, kIntegerRow);
+    }
+  }
+}
+
+template <class In, class Stored, int64_t kRows>
+void IntegerMatmulTransposedAs(const IntegerMatmulArgs& args) {
+  alignas(64) float sums[kIntegerRows * kIntegerColumns] = {};
+  alignas(64) float block[kTransposedDepth * kIntegerRow] = {};
+  const int64_t width = Clip(args.columns - args.begin, kIntegerColumns);
+  const int64_t padded = (width + kLanes - 1) / kLanes * kLanes;
+  for (int64_t k = 0; k < args.depth; k += kTransposedDepth) {
+    const int64_t depth = Clip(args.depth - k, kTransposedDepth);
+    TransposeWeight<Stored, kRows>(args, k, depth, width, block);
+    for (int64_t i = 0; i < depth; i += kIntegerDepth) {
+      AddProducts<In>(args, k + i, block + i * kIntegerRow, padded, sums);
+    }
+  }
+  In* out = static_cast<In*>(args.out) + args.begin;
+  for (int64_t r = 0; r < args.rows; ++r) {
+    StoreRow(sums + r * kIntegerColumns, width, false, out + r * args.columns);
+  }
+}
+
 template <class In, class Stored, int64_t kRows>
 void IntegerMatmulOf(const IntegerMatmulArgs& args) {
-  return args.transposed ? IntegerMatmulTransposedAs<In, Stored, kRows>(args)
-                         : IntegerMatmulAs<In, Stored, kRows>(args);
+  if (!args.transposed) return IntegerMatmulAs<In, Stored, kRows>(args);
+  return args.rows <= kDotRows
+             ? DotTransposedAs<In, Stored, kRows>(args)
+             : IntegerMatmulTransposedAs<In, Stored, kRows>(args);
 }
 
 template <class In>

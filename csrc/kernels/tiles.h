@@ -164,7 +164,7 @@ struct AttentionGradientArgs {
   const float* delta;      // [rows]
 };
 
-inline constexpr int64_t kIntegerRows = 16;
+inline constexpr int64_t kIntegerRows = 32;
 inline constexpr int64_t kIntegerColumns = 256;
 
 // How a weight is stored. Elements have rows below one another, the first in

@@ -21,12 +21,11 @@ from praxis.kernels import native
 KERNEL = 'pax_integer_matmul'
 
 # Where the kernel measures at least 1.2 times as fast as XLA
-# (benchmarks/integer_matmul.py).
-_MIN_WEIGHTS = {jnp.dtype('float32'): 2**20, jnp.dtype('bfloat16'): 2**16}
-_MAX_ROWS = 4
-# XLA's floats of such a weight exceed the caches.
-_LARGE_WEIGHTS = 2**24
-_MAX_ROWS_OF_LARGE = 16
+# (benchmarks/integer_matmul.py): up to so many rows, from so many weights on.
+_MAX_ROWS = {
+  jnp.dtype('float32'): ((32, 2**20),),
+  jnp.dtype('bfloat16'): ((32, 2**20), (8, 2**16)),
+}
 _FAST_ISAS = ('avx512', 'avx2')
 # The bits of an integer and the types of the elements that store them.
 _FORMATS = {8: (jnp.int8,), 4: (jnp.int8, jnp.int32)}
@@ -46,13 +45,14 @@ def is_fast(
     rows: number of rows of `x` as a matrix.
     bits: of one integer.
   """
-  if x.dtype not in _MIN_WEIGHTS or w.dtype not in _FORMATS[bits]:
+  if x.dtype not in _MAX_ROWS or w.dtype not in _FORMATS[bits]:
     return False
   weights = w.size * rows_per_element(w.dtype, bits)
-  max_rows = _MAX_ROWS if weights < _LARGE_WEIGHTS else _MAX_ROWS_OF_LARGE
   return (
-    0 < rows <= max_rows
-    and weights >= _MIN_WEIGHTS[x.dtype]
+    any(
+      0 < rows <= max_rows and weights >= min_weights
+      for max_rows, min_weights in _MAX_ROWS[x.dtype]
+    )
     and jax.sharding.get_abstract_mesh().size <= 1
     and py_utils.target_platform() == 'cpu'
     and native.has_kernel('cpu', KERNEL)

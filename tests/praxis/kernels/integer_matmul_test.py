@@ -67,7 +67,7 @@ def test_int4_equals_numpy(rows, container, dtype):
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 @pytest.mark.parametrize('container', [None, jnp.int8, jnp.int32])
-@pytest.mark.parametrize('rows', [1, 3, 35])
+@pytest.mark.parametrize('rows', [1, 3, 7, 35])
 def test_transposed_weights_equal_numpy(rows, container, dtype):
   x, w = _operands((rows, 530), (72, 530), dtype)
   stored, bits = w, 8
@@ -124,12 +124,13 @@ def test_gradient_and_vmap():
     ('...y,yz->...z', (4, 1, 1024), (1024, 1030), True),
     ('btd,dnh->btnh', (2, 1, 1024), (1024, 8, 130), True),
     ('btnh,nhd->btd', (2, 1, 8, 130), (8, 130, 1024), True),
+    ('bd,df->bf', (32, 1024), (1024, 1030), True),
     ('...d,kdnh->...knh', (2, 1, 1024), (3, 1024, 8, 130), True),
     ('btnh,dnh->btd', (2, 1, 8, 130), (1024, 8, 130), True),
     # The activations' contracted dimensions are not the last.
     ('bnth,dnh->btd', (2, 8, 1, 130), (1024, 8, 130), False),
     # Many rows, a small weight.
-    ('bd,df->bf', (5, 1024), (1024, 1030), False),
+    ('bd,df->bf', (33, 1024), (1024, 1030), False),
     ('bd,df->bf', (2, 256), (256, 300), False),
   ],
 )
@@ -156,7 +157,7 @@ def test_einsum_of_quantized_layers(eqn, x_shape, w_shape, has_kernel):
     ('btnh,dnh->btd', (2, 1, 8, 136), (1024, 8, 136), 2, False),
     # Packed along the columns; many rows. The unpacked weight is multiplied.
     ('bd,df->bf', (2, 1024), (1024, 1032), 1, False),
-    ('bd,df->bf', (5, 1024), (1024, 1030), 0, False),
+    ('bd,df->bf', (33, 1024), (1024, 1030), 0, False),
   ],
 )
 def test_einsum_of_packed_weights(eqn, x_shape, w_shape, dim, has_kernel):
@@ -176,10 +177,11 @@ def test_einsum_of_packed_weights(eqn, x_shape, w_shape, dim, has_kernel):
   )
 
 
-def test_small_weights_have_a_kernel_in_bfloat16_only():
-  x, w = _operands((2, 256), (256, 300))
-  assert not integer_matmul.is_fast(x, w, 2)
-  assert integer_matmul.is_fast(x.astype(jnp.bfloat16), w, 2)
+def test_small_weights_have_a_kernel_for_few_rows_of_bfloat16_only():
+  x, w = _operands((8, 256), (256, 300))
+  assert not integer_matmul.is_fast(x, w, 8)
+  assert integer_matmul.is_fast(x.astype(jnp.bfloat16), w, 8)
+  assert not integer_matmul.is_fast(x.astype(jnp.bfloat16), w, 9)
 
 
 @pytest.mark.parametrize('container', [jnp.int8, jnp.int32])
