@@ -77,7 +77,8 @@ def test_products_of_groups_of_rows_count_each_row_once():
 
 
 def test_a_mapped_function_runs_once_per_part_of_its_operands():
-  mesh = jax.sharding.AbstractMesh((2, 4), ('a', 'b'))
+  types = (jax.sharding.AxisType.Auto,) * 2
+  mesh = jax.sharding.AbstractMesh((2, 4), ('a', 'b'), axis_types=types)
   spec = jax.sharding.PartitionSpec('a')
   args = jnp.ones((8, 16)), jnp.ones((16, 4))
   for axes, repeats in (({'a'}, 1), ({'a', 'b'}, 4)):
