@@ -53,6 +53,9 @@ class WeightHParams:
   # Dimensions of `shape` that make up fan-in and fan-out; None: the last two.
   fan_in_axes: Sequence[int] | None = None
   fan_out_axes: Sequence[int] | None = None
+  # The dimensions that a layer contracts, and those of its outputs, where the
+  # initializer does not take them as fan-in and fan-out.
+  matrix_axes: tuple[Sequence[int], Sequence[int]] | None = None
 
   def __post_init__(self) -> None:
     self.collections = list(self.collections or [])

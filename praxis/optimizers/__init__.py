@@ -23,6 +23,7 @@ from praxis.optimizers.adam import (
 from praxis.optimizers.base_optimizer import BaseOptimizer, Optimizer
 from praxis.optimizers.lion import Lion, sharded_lion
 from praxis.optimizers.masked_trees import BpropMaskedNode
+from praxis.optimizers.muon import Muon
 from praxis.optimizers.optax_optimizers import (
   Adafactor,
   Lamb,
@@ -76,6 +77,7 @@ __all__ = [
   'Lamb',
   'Lars',
   'Lion',
+  'Muon',
   'OptaxOptimizer',
   'Optimizer',
   'Sgd',

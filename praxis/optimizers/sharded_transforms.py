@@ -325,6 +325,7 @@ def like(
     tensor_split_dims_mapping=mapping,
     fan_in_axes=None,
     fan_out_axes=None,
+    matrix_axes=None,
   )
 
 

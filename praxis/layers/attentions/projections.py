@@ -95,25 +95,26 @@ class AttentionProjection(base_layer.BaseLayer):
       heads = [self.num_heads * self.dim_per_head]
       split_heads = _merge_head_axes(split_heads)
     shape = self._in_order(model, *heads)
-    fan_in, fan_out = self._fans(len(heads))
+    axes = self._matrix_axes(len(heads))
+    fan_in, fan_out = (
+      axes if self.explicit_fan_in_fan_out_axes else (None, None)
+    )
     return WeightHParams(
       shape=shape,
       mesh_shape=self.mesh_shape,
       tensor_split_dims_mapping=split_heads and self._in_order(*split_heads),
       fan_in_axes=fan_in,
       fan_out_axes=fan_out,
+      matrix_axes=axes,
     )
 
-  def _fans(
-    self, num_head_dims: int
-  ) -> tuple[list[int] | None, list[int] | None]:
-    if not self.explicit_fan_in_fan_out_axes:
-      return None, None
+  def _matrix_axes(self, num_head_dims: int) -> tuple[list[int], list[int]]:
     model, *heads = range(-num_head_dims - 1, 0)
     if self._is_nhd:
       *heads, model = range(-num_head_dims - 1, 0)
-    ends = [model], heads
-    return ends[::-1] if self.is_output_projection else ends
+    if self.is_output_projection:
+      return heads, [model]
+    return [model], heads
 
   def _split(self) -> list | None:
     """Returns the sharding of (model, heads...), in this order."""
@@ -153,14 +154,17 @@ class CombinedQKVProjectionLayer(base_layer.BaseLayer):
     if self.attention_combine_dims:
       heads = [self.num_heads * self.dim_per_head]
       split = _merge_head_axes(split)
-    explicit = self.explicit_fan_in_fan_out_axes
-    last = range(-len(heads), 0)
+    axes = [-len(heads) - 1], list(range(-len(heads), 0))
+    fan_in, fan_out = (
+      axes if self.explicit_fan_in_fan_out_axes else (None, None)
+    )
     weight = WeightHParams(
       shape=[3, self.input_dim, *heads],
       mesh_shape=self.mesh_shape,
       tensor_split_dims_mapping=split and [None, *split],
-      fan_in_axes=[-len(heads) - 1] if explicit else None,
-      fan_out_axes=list(last) if explicit else None,
+      fan_in_axes=fan_in,
+      fan_out_axes=fan_out,
+      matrix_axes=axes,
     )
     self.create_variable('w', weight)
     if self.use_bias:

@@ -114,11 +114,17 @@ def test_eight_devices_compute_what_one_does(config):
   _check_eight_devices(config, atol=1e-6)
 
 
-def test_eight_devices_compute_what_one_does_with_muon():
+@pytest.mark.parametrize(
+  'config',
+  [
+    optimizers.Muon.config(),
+    optimizers.OptaxOptimizer.config(grad_tx=optax.contrib.muon(0.1)),
+  ],
+)
+def test_eight_devices_compute_what_one_does_with_muon(config):
   # Each of Muon's five Newton-Schulz steps multiplies rounding by its slope at
   # zero, 3.4445; updates are of the size of the learning rate.
   rounding = 3.4445**5 * 2**-24
-  config = optimizers.OptaxOptimizer.config(grad_tx=optax.contrib.muon(0.1))
   _check_eight_devices(config, atol=0.1 * rounding)
 
 
