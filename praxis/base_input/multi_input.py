@@ -147,5 +147,12 @@ class MultiInput(BaseInput):
     return {name: i.get_state() for name, i in self._inputs.items()}
 
   def _set_state_internal(self, state: State) -> None:
+    if missing := sorted(self._inputs.keys() - state.keys()):
+      raise ValueError(
+        f'input_to_params of {self.name!r} must have the names of its saved'
+        f' state, {sorted(state)}, got {sorted(self._inputs)}: {missing} have'
+        ' no state; name them as before, or take the checkpoint as the start'
+        ' of a new job (--init_from)'
+      )
     for name, child in self._inputs.items():
       child.set_state(state[name])

@@ -213,6 +213,14 @@ def test_multi_input_reads_side_by_side():
   assert source.get_child('b').get_state() == {'next': 0}
 
 
+def test_multi_input_refuses_the_state_of_other_names():
+  state = multi().Instantiate().get_state()
+  renamed = multi().Instantiate()
+  renamed.set_state({'a': state['a'], 'b': state['b'], 'unused': {}})
+  with pytest.raises(ValueError, match=r"\['a', 'c'\], got \['a', 'b'\]"):
+    renamed.set_state({'a': state['a'], 'c': state['b']})
+
+
 def test_multi_input_sets_the_fields_of_its_inputs():
   source = multi(
     name='both',
