@@ -13,6 +13,8 @@ from pax.summaries import jsonl, tags, writer
 
 LOSS_CURVE_FILE = 'loss_curve.png'
 
+# The split of training steps.
+_TRAIN = 'train'
 # Splits with this metric are drawn in a second panel.
 _BITS_PER_BYTE = f'{tags.METRICS_PREFIX}bits_per_byte'
 
@@ -21,10 +23,11 @@ Curve = dict[int, float]
 
 
 def read_metrics(job_log_dir: str) -> dict[str, dict[str, Curve]]:
-  """Returns the curves by split and tag.
+  """Returns the curves by split and tag, with ascending steps.
 
-  Steps that a job repeated after a restart replace the earlier values. An
-  incomplete last line is skipped.
+  If training went back to an earlier step, values from there on count no
+  longer. Other splits may have any order, as of old checkpoints that are
+  evaluated later. An incomplete last line is skipped.
   """
   curves: dict[str, dict[str, Curve]] = {}
   for path in metrics_files(job_log_dir):
@@ -70,11 +73,23 @@ def loss_curve(job_log_dir: str) -> str | None:
 def _add(curves: dict[str, dict[str, Curve]], record: dict[str, Any]) -> None:
   step, split = record.pop('step'), record.pop('split')
   record.pop('time')
+  tagged = curves.setdefault(split, {})
+  went_back = any(_reaches(tagged[t], step) for t in record if t in tagged)
+  if split == _TRAIN and went_back:
+    for other in [c for by_tag in curves.values() for c in by_tag.values()]:
+      while _reaches(other, step):
+        other.popitem()
   for tag, value in record.items():
-    curve = curves.setdefault(split, {}).setdefault(tag, {})
-    while curve and next(reversed(curve)) >= step:
-      curve.popitem()
+    curve = tagged.setdefault(tag, {})
+    is_earlier = _reaches(curve, step)
     curve[step] = float(value)
+    if is_earlier:
+      tagged[tag] = dict(sorted(curve.items()))
+
+
+def _reaches(curve: Curve, step: int) -> bool:
+  """Whether the last step of a curve is `step` or a later one."""
+  return bool(curve) and next(reversed(curve)) >= step
 
 
 def _draw(panels: Mapping[str, Mapping[str, Curve]], path: str) -> None:

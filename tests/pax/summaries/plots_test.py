@@ -17,7 +17,8 @@ def job_dir(tmp_path):
   jsonl = writer.JsonlWriter(str(tmp_path / writer.METRICS_FILE))
   for step in range(5):
     jsonl.write(step, {'loss': 5.0 - step, 'lr': 0.1})
-  jsonl.write(4, {'loss': 9.0, 'Metrics/bits_per_byte': 2.0}, 'eval_test_x')
+  jsonl.write(2, {'loss': 9.0, 'Metrics/bits_per_byte': 2.0}, 'eval_test_x')
+  jsonl.write(4, {'loss': 8.0}, 'eval_test_x')
   # The run goes on from step 2.
   jsonl.write(3, {'loss': 1.5})
   jsonl.write(4, {'loss': math.nan})
@@ -30,13 +31,25 @@ def job_dir(tmp_path):
 def test_what_was_done_again_replaces_what_was_done(job_dir):
   curves = plots.read_metrics(str(job_dir))
   assert curves['eval_test_x'] == {
-    'loss': {4: 9.0},
-    'Metrics/bits_per_byte': {4: 2.0},
+    'loss': {2: 9.0},
+    'Metrics/bits_per_byte': {2: 2.0},
   }
   loss = curves['train'][tags.LOSS]
   assert list(loss) == [0, 1, 2, 3, 4]
   assert [loss[s] for s in range(4)] == [5.0, 4.0, 3.0, 1.5]
   assert math.isnan(loss[4])
+
+
+def test_an_evaluation_of_an_older_checkpoint_keeps_those_of_later_ones(
+  job_dir,
+):
+  jsonl = writer.JsonlWriter(str(job_dir / writer.METRICS_FILE))
+  for step, loss in ((4, 7.0), (0, 9.5), (2, 9.1)):
+    jsonl.write(step, {'loss': loss}, 'eval_test_x')
+  jsonl.close()
+  curves = plots.read_metrics(str(job_dir))
+  loss = curves['eval_test_x']['loss']
+  assert list(loss.items()) == [(0, 9.5), (2, 9.1), (4, 7.0)]
 
 
 def test_the_loss_curve_is_a_png(job_dir):
