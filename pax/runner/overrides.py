@@ -137,6 +137,9 @@ def _assigned(owner: Any, steps: list[str | int], override: Override) -> Any:
     elif value is not current:
       owner[step] = value
     return owner
+  if hasattr(owner, '_replace'):  # A named tuple.
+    name = owner._fields[step] if isinstance(step, int) else step
+    return owner._replace(**{name: value})
   if isinstance(owner, list | tuple) and isinstance(step, int):
     items = list(owner)
     items[step] = value

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import pytest
@@ -181,6 +181,21 @@ def test_paths():
 @dataclasses.dataclass(frozen=True)
 class Frozen:
   scale: float = 1
+
+
+class Named(NamedTuple):
+  first: int = 1
+  second: str | None = None
+
+
+def test_fields_of_named_tuples_by_name_and_by_index():
+  tree = pax_fiddle.Config(Root, leaf=Named(), leaves=[Named(), Named()])
+  words = ['leaf.second=x', 'leaves[0][0]=2', 'leaves[1].first=3']
+  overrides.set_fields(tree, overrides.parse(words))
+  assert tree.leaf == Named(1, 'x')
+  assert tree.leaves == [Named(2), Named(3)]
+  with pytest.raises(ValueError, match="Named has no 'third'"):
+    overrides.set_fields(tree, overrides.parse(['leaf.third=1']))
 
 
 def test_values_that_cannot_change_or_are_shared_are_replaced():
