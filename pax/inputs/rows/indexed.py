@@ -55,7 +55,13 @@ class IndexedInput(base_input.BaseInput, abc.ABC):
 
     Raises:
       StopIteration: the epoch of evaluation has ended.
+      ValueError: the examples repeat, and there is none.
     """
+    if self.repeats and not self.num_examples:
+      raise ValueError(
+        f'the data of {self.name!r} must have at least 1 example, because they'
+        ' repeat, got 0; check the files and the filters of the input'
+      )
     if not self.repeats and self._examples >= self.num_examples:
       raise StopIteration
     batch_size = self.get_batch_size(self)

@@ -103,3 +103,9 @@ def test_places_are_told():
   source = make()
   source.get_next()
   np.testing.assert_array_equal(source.get_next().position, [4, 5, 6, 7])
+
+
+def test_no_examples():
+  with pytest.raises(ValueError, match="data of 'none' must have at least 1"):
+    make(name='none', total=0).get_next()
+  assert make(total=0, is_training=False).peek_padded() is None
