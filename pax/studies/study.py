@@ -27,6 +27,12 @@ STUDY_FILE = 'study.jsonl'
 # Number of times that a trial is started after it was killed.
 _MAX_ATTEMPTS = 3
 _POLL_SECS = 0.1
+# What writes metrics, by their source.
+_REMEDIES = {
+  'train': 'lower task.train.summary_interval_steps',
+  'eval': 'add inputs to datasets(), or use --metrics_from=train',
+  'decode': 'add inputs to decoder_datasets(), or use --metrics_from=eval',
+}
 
 
 class Process(Protocol):
@@ -259,7 +265,8 @@ class Study:
       reason = signal and signal.skip_reason
       return _skipped(trial, reason or 'stopped early')
     if not history:
-      return _skipped(trial, f'{search.metrics_from} wrote no metrics')
+      source = search.metrics_from
+      return _skipped(trial, f'{source} wrote no metrics; {_REMEDIES[source]}')
     step, metrics = history[-1][0], search.aggregate(history)
     return _done(trial, search.reward_of(metrics, step), step, metrics)
 

@@ -103,6 +103,17 @@ def test_a_sweep_without_a_metric_shows_losses(tmp_path, capsys):
   assert not (tmp_path / report.PICTURE_FILE).exists()
 
 
+def test_a_trial_without_metrics_says_what_writes_them(tmp_path):
+  hparams = automl.parameter_sweep({'A': [1, 2]})(Searched)().search()
+  search = study.Search.of(hparams, 'decode')
+  made, _ = _study(tmp_path, lambda id: 0, search=search)
+  made.run()
+  assert {t.reason for t in made.trials} == {
+    'decode wrote no metrics; add inputs to decoder_datasets(), or use'
+    ' --metrics_from=eval'
+  }
+
+
 def test_a_killed_trial_is_run_again(tmp_path):
   codes = {2: [-9]}
   made, begun = _study(
