@@ -46,7 +46,7 @@ from praxis import py_utils
 
 Path = pathlib.Path
 
-_STEP_METADATA = '_CHECKPOINT_METADATA'
+_STEP_METADATA = paths.ORBAX_METADATA_FILE
 _SHARDINGS = '_sharding'
 _LEVANTER_METADATA = 'metadata.json'
 # Files of the database, of each process, and the limits of their size. They are

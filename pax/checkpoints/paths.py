@@ -33,6 +33,8 @@ PathT = TypeVar('PathT', pathlib.Path, storage.BucketPath)
 
 CHECKPOINTS = 'checkpoints'
 METADATA_FILE = 'metadata'
+# The types of the items of a checkpoint, for Orbax.
+ORBAX_METADATA_FILE = '_CHECKPOINT_METADATA'
 MANIFEST_FOLDER = 'manifest'
 STATE_FOLDER = 'state'
 # First characters of the names of what is being written or deleted.

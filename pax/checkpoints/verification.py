@@ -98,6 +98,8 @@ def verify_metadata(
   ):
     _check_paxml_version(folder)
     return {}
+  elif paths.ORBAX_METADATA_FILE in sizes:
+    _check_items(folder, sizes)
   is_database = tensorstore_format.is_database(entries or ())
   expected = OCDBT_VERSION if is_database else _VERSION
   metadata = read_metadata(
@@ -114,6 +116,23 @@ def verify_metadata(
       f'{manifest.file(folder, 0, count)} is missing'
     )
   return entries or {}
+
+
+def _check_items(folder: Path, sizes: Mapping[str, int]) -> None:
+  """Checks that a checkpoint of Orbax has an item of Pax.
+
+  Raises:
+    CheckpointError: It is no checkpoint of a train state.
+  """
+  items = {name.partition('/')[0] for name in sizes if '/' in name}
+  if not items & {paths.STATE_FOLDER, paths.METADATA_FILE}:
+    raise CheckpointError(
+      f'{folder} must have the items {paths.STATE_FOLDER} and'
+      f' {paths.METADATA_FILE}, got {sorted(items)}: Orbax wrote it'
+      ' without Pax; restore it with Orbax and save a TrainState with'
+      ' paxml.checkpoint_managers.OrbaxCheckpointManager, or move it out of'
+      f' {folder.parent}'
+    )
 
 
 def own_part(files: Iterable[str], readers: Sequence[int]) -> set[str]:

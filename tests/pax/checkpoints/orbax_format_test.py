@@ -229,3 +229,16 @@ def test_the_state_is_compared_with_the_model_by_recorded_shapes(tmp_path):
   )
   with pytest.raises(checkpoints.CheckpointError, match=r'float32\[16, 24\]'):
     saved_states.checkpointer(tmp_path).restore(abstract)
+
+
+def test_a_checkpoint_that_orbax_wrote_alone_is_not_called_corrupt(tmp_path):
+  directory = saved_states.save(tmp_path)
+  options = ocp.CheckpointManagerOptions(step_prefix='checkpoint')
+  with ocp.CheckpointManager(directory, options=options) as manager:
+    manager.save(9, args=ocp.args.StandardSave({'w': np.ones(3)}))
+  reader = saved_states.checkpointer(tmp_path, skips_corrupt=True)
+  with pytest.raises(checkpoints.CheckpointError) as error:
+    reader.restore(trees.abstract(saved_states.state(2)))
+  assert not isinstance(error.value, checkpoints.CorruptCheckpointError)
+  assert "metadata, got ['default']: Orbax wrote it" in str(error.value)
+  assert (directory / 'checkpoint_9').exists()
