@@ -23,7 +23,7 @@ class _RampupDecay(base_schedule.BaseSchedule):
 
   # Steps of the linear warm-up.
   warmup_steps: int = 0
-  # First and last step of the decay.
+  # First and last step of the decay; the last is later.
   decay_start: int = 0
   decay_end: int = 0
   # The final value as a fraction of `max`.
@@ -36,10 +36,11 @@ class _RampupDecay(base_schedule.BaseSchedule):
     kind = type(self).__name__
     if self.max <= 0:
       raise ValueError(f'{kind}.max must be positive, got {self.max}')
-    if not 0 <= self.warmup_steps <= self.decay_start <= self.decay_end:
+    if not 0 <= self.warmup_steps <= self.decay_start < self.decay_end:
       raise ValueError(
-        f'{kind} needs 0 <= warmup_steps <= decay_start <= decay_end, got'
-        f' {self.warmup_steps}, {self.decay_start}, {self.decay_end}'
+        f'{kind} needs 0 <= warmup_steps <= decay_start < decay_end, got'
+        f' {self.warmup_steps}, {self.decay_start}, {self.decay_end}; set'
+        ' decay_end to the step at which the value becomes max * min_ratio'
       )
 
   def _decay(self, u: Float[Array, '']) -> Float[Array, '']:
@@ -53,8 +54,7 @@ class _RampupDecay(base_schedule.BaseSchedule):
       if self.warmup_steps
       else 1.0
     )
-    length = max(self.decay_end - self.decay_start, 1)
-    u = base_schedule.progress(t, self.decay_start, self.decay_start + length)
+    u = base_schedule.progress(t, self.decay_start, self.decay_end)
     return self.max * (
       jnp.where(t < self.warmup_steps, ramp, self._decay(u))
     ).astype(jnp.float32)

@@ -196,10 +196,18 @@ def test_every_schedule_has_a_case():
       schedules.LinearRampupCosineDecay.config(
         max=1.0, warmup_steps=9, decay_start=8, decay_end=10
       ),
-      'warmup_steps <= decay_start <= decay_end, got 9, 8, 10',
+      'warmup_steps <= decay_start < decay_end, got 9, 8, 10',
     ),
     (
-      schedules.LinearRampupExponentialDecay.config(max=1.0, min_ratio=0.0),
+      schedules.LinearRampupPolynomialDecay.config(max=1.0, decay_start=8),
+      'decay_start < decay_end, got 0, 8, 0',
+    ),
+    (
+      schedules.LinearRampupExponentialDecay.config(max=1.0),
+      'decay_start < decay_end, got 0, 0, 0',
+    ),
+    (
+      schedules.LinearRampupExponentialDecay.config(min_ratio=0.0, **_RAMP),
       'min_ratio must be positive',
     ),
     (
