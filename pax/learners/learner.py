@@ -290,10 +290,9 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
     return scaled.grads, self._is_valid(scaled.raw_norm, group)
 
   def plot_learning_rate(self, step: ArrayLike) -> None:
-    """Records the learning rate at `step` in the summaries."""
-    lr = self.optimizer.get_learning_rate(step)
+    """Records the learning rate after `step` batches in the summaries."""
     for name in ('learning/lr', 'lr'):
-      optimizer_summaries.add_aggregate(name, lr)
+      optimizer_summaries.add_learning_rate(name, self.optimizer, step)
 
   def summarize_norms(
     self, summary_prefix: str, tensors: Nested[JTensor]

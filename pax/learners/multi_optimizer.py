@@ -64,12 +64,10 @@ class MultiOptimizerLearner(learner.Learner):
     self._check_moving_averages()
 
   def plot_learning_rate(self, step: ArrayLike) -> None:
-    """Records the learning rates of all optimizers at `step`."""
+    """Records the learning rates of all optimizers after `step` batches."""
     super().plot_learning_rate(step)
     for name, opt in self._named_optimizers():
-      optimizer_summaries.add_aggregate(
-        f'learning/lr_{name}', opt.get_learning_rate(step)
-      )
+      optimizer_summaries.add_learning_rate(f'learning/lr_{name}', opt, step)
 
   def get_masks(self, var_weight_hparams: Hparams) -> list[Nested[bool]]:
     """Returns the mask of variables of each optimizer, the main one first.

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from praxis import base_layer, py_utils
+from praxis import base_layer, optimizers, py_utils
 
 
 def add_aggregate(name: str, value: jax.Array) -> None:
@@ -17,6 +17,22 @@ def add_aggregate(name: str, value: jax.Array) -> None:
   base_layer.add_global_summary(
     name, value, base_layer.SummaryType.AGGREGATE_SCALAR
   )
+
+
+def add_learning_rate(
+  name: str, optimizer: optimizers.Optimizer, step: ArrayLike
+) -> None:
+  """Records the learning rate of the update to which the batch contributes.
+
+  Args:
+    name: Of the summary.
+    optimizer: The optimizer; the schedule of one that accumulates gradients
+      counts its updates.
+    step: Number of previous batches.
+  """
+  if isinstance(optimizer, optimizers.ShardedStaticAccumulator):
+    step = jnp.asarray(step) // optimizer.num_sub_batches
+  add_aggregate(name, optimizer.get_learning_rate(step))
 
 
 def add_skipped_steps(step: ArrayLike, states: Any) -> None:
