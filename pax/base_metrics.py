@@ -275,6 +275,11 @@ class LossAggregator(base_hyperparams.FiddleBaseParameterizable):
   # Name of that scalar.
   loss_key: str | None = None
 
+  @property
+  def summed_names(self) -> Sequence[str]:
+    """Names of the scalars whose sum is the loss."""
+    return [self.loss_key] if self.loss_key else []
+
   def aggregate(
     self, batch_metrics: WeightedScalars
   ) -> tuple[JTensor, JTensor, JTensor | None]:
@@ -296,6 +301,12 @@ class MultiLossAggregator(LossAggregator):
 
   # Names of those scalars.
   loss_keys: Sequence[str] | None = None
+
+  @property
+  def summed_names(self) -> Sequence[str]:
+    # A subclass may compute another loss of them.
+    is_sum = type(self).aggregate is MultiLossAggregator.aggregate
+    return self.loss_keys or [] if is_sum else []
 
   def aggregate(
     self, batch_metrics: WeightedScalars

@@ -121,7 +121,7 @@ class BaseEvalProgram(program.InputProgram):
     self, state: TrainState
   ) -> metric_accumulator.MetricAccumulator:
     accumulator = metric_accumulator.MetricAccumulator(
-      self._task.loss_aggregator_inst.loss_key
+      self._task.loss_aggregator_inst.summed_names
     )
     for host_batch in eval_batches.iterate_batches(
       self.input, self.before_batch, self.read_batch, self._common_end

@@ -101,17 +101,17 @@ class MetricAccumulator:
 
   def __init__(
     self,
-    loss_name: str | None,
+    loss_names: Sequence[str] = (),
     sums: Mapping[str, Mapping[str, Sequence[float]]] | None = None,
   ):
     """Starts without batches.
 
     Args:
-      loss_name: The weighted scalar whose weight is the weight of the loss;
-        None weights all batches equally.
+      loss_names: The weighted scalar whose weight is the weight of the loss, or
+        those whose sum is the loss; none weights all batches equally.
       sums: `sums` of another accumulator, of batches before.
     """
-    self._loss_name = loss_name
+    self._loss_names = tuple(loss_names)
     self._pending: tuple[StepOutput, NestedMap] | None = None
     sums = sums or {}
     self._metrics = WeightedMeans(sums.get(_METRICS))
@@ -147,6 +147,9 @@ class MetricAccumulator:
   @property
   def loss(self) -> float | None:
     """The mean loss; None without a batch."""
+    means = self._metrics.pairs()
+    if len(self._loss_names) > 1 and means.keys() >= set(self._loss_names):
+      return sum(means[name][0] for name in self._loss_names)
     return self._loss.pairs().get(summaries.tags.LOSS, (None, 0))[0]
 
   @property
@@ -180,7 +183,9 @@ class MetricAccumulator:
       (output.loss, output.weighted_scalars, output.summary_tensors)
     )
     self._metrics.add(scalars)
-    weight = scalars[self._loss_name][1] if self._loss_name in scalars else 1
+    names = self._loss_names
+    has_weight = len(names) == 1 and names[0] in scalars
+    weight = scalars[names[0]][1] if has_weight else 1
     self._loss.add({summaries.tags.LOSS: (loss, weight)})
     self._summaries.add(tensors)
     if jax.tree.leaves(output.per_example_out) or host_inputs:

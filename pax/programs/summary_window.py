@@ -65,7 +65,7 @@ class SummaryWindow:
     return {**self._accumulated().sums(), _LAST: self.last_scalars()}
 
   def _accumulated(self) -> MetricAccumulator:
-    accumulator = MetricAccumulator(None, self.sums)
+    accumulator = MetricAccumulator(sums=self.sums)
     for output in self.outputs:
       accumulator.add(output, NestedMap())
     accumulator.finish()
@@ -110,6 +110,6 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
 def _parse(value: Any) -> dict[str, Any]:
   for step, sums in value.items():
     int(step)
-    MetricAccumulator(None, sums)
+    MetricAccumulator(sums=sums)
     side_files.check_fields(sums, {_LAST: dict})
   return value

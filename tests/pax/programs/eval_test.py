@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pax import base_metrics, io_utils, programs
+from pax.programs import metric_accumulator
 from praxis import base_input, base_layer, py_utils
 from tests.pax.programs import host_partitioner
 
@@ -152,3 +153,33 @@ def test_a_subclass_changes_the_step_and_when_it_runs(tmp_path):
 def test_before_setup_there_is_no_input():
   with pytest.raises(ValueError, match='no input before setup'):
     _ = programs.SingleTaskEvalProgram(Rows.config(batch_size=1)).eval_input
+
+
+@pytest.mark.parametrize(
+  ('keys', 'expected'),
+  [(['a', 'b'], (3 * 1 + 1 * 5) / 4 + 7), (['a', 'dropped'], (8 + 12) / 2)],
+)
+def test_a_sum_of_losses_weights_the_batches_of_each_by_its_weight(
+  keys, expected
+):
+  accumulator = metric_accumulator.MetricAccumulator(
+    base_metrics.MultiLossAggregator(loss_keys=keys).summed_names
+  )
+  for a, weight in ((1.0, 3.0), (5.0, 1.0)):
+    output = types.SimpleNamespace(
+      loss=a + 7,
+      weighted_scalars={'a': (a, weight), 'b': (7.0, 2.0)},
+      summary_tensors={},
+      per_example_out=NestedMap(),
+    )
+    accumulator.add(output, NestedMap())
+  accumulator.finish()
+  assert accumulator.loss == expected
+
+
+def test_another_loss_of_several_scalars_weights_batches_alike():
+  class Largest(base_metrics.MultiLossAggregator):
+    def aggregate(self, batch_metrics):
+      return max(batch_metrics[key][0] for key in self.loss_keys)
+
+  assert Largest(loss_keys=['a', 'b']).summed_names == []
