@@ -66,6 +66,7 @@ class SamplingOptions:
   per_example_top_k: Int[Array, ' B'] | None = None
   # The largest number of decode steps; several: cache sizes to grow through.
   max_decode_steps: int | Sequence[int] | None = None
+  # That of each prompt, which gets at least one token, with 0 too.
   per_example_max_decode_steps: Int[Array, ' B'] | None = None
   # Number of decode steps before an end-of-sequence id counts.
   min_decode_steps: int = 0

@@ -162,7 +162,7 @@ def test_examples_decide_for_themselves():
     token_samplers.DefaultNextTokenSampler(top_k=5),
     (2, 8),
     temperature=jnp.asarray([[0.0, 9.0], [0.0, 9.0], [0.0, 9.0]]),
-    per_example_max_decode_steps=jnp.asarray([1, 3, 9]),
+    per_example_max_decode_steps=jnp.asarray([0, 3, 9]),
     per_example_top_k=jnp.asarray([5, 5, 1]),
     per_example_top_p=jnp.asarray([1.0, 1e-3, 1.0]),
     sort_samples=False,

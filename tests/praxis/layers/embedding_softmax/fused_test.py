@@ -88,6 +88,12 @@ def test_ids_outside_the_classes_add_nothing_to_the_loss():
   is_class = (ids >= 0) & (ids < _V)
   expected = layer.apply(variables, x, weights * is_class, ids)
   np.testing.assert_allclose(out.total_xent, expected.total_xent, rtol=1e-5)
+  # With logits they add the smoothing, as upstream, unless their weight is 0.
+  xla = cfg.clone().set(xent_implementation='xla').Instantiate()
+  smoothed = xla.apply(variables, x, weights, ids)
+  assert (smoothed.per_example_xent[~is_class[..., 0]] > 0).all()
+  same = xla.apply(variables, x, weights * is_class, ids)
+  np.testing.assert_allclose(same.total_xent, out.total_xent, rtol=1e-5)
 
 
 def test_losses_by_token_have_gradients():
