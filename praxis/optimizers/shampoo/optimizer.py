@@ -63,9 +63,10 @@ class DistributedShampoo(base_optimizer.BaseOptimizer):
   graft_type: Any = GraftingType.ADAGRAD
   # The pmap axis of the replicas.
   batch_axis_name: str = 'batch'
-  # The mesh, for the sharded variant. In the state the number of matrices of a
-  # group is a multiple of num_devices_for_pjit; None: of the mesh axis that
-  # shards this dimension, so that jobs continue where it is as large.
+  # The mesh, for the sharded variant; without a mesh of the model the state is
+  # replicated. In the state the number of matrices of a group is a multiple of
+  # num_devices_for_pjit; None: of the mesh axis that shards this dimension, so
+  # that jobs continue where it is as large.
   mesh_axis_names: Sequence[str] | None = None
   num_devices_for_pjit: int | None = None
   nesterov: bool = True
@@ -245,16 +246,18 @@ class ShardedDistributedShampoo(DistributedShampoo):
     self, learning_rate_fn: sharded_transforms.LearningRateFn
   ) -> sharded_transforms.GradientTransformation:
     shapes = (hp.mesh_shape for hp in jax.tree.leaves(self._var_weight_hparams))
+    mesh_shape = next(filter(None, shapes), None)
     hyperparams = self._hyperparams(
       sharded=True,
-      mesh_shape=next(filter(None, shapes), None),
+      mesh_shape=mesh_shape,
+      mesh_axis_names=self.mesh_axis_names if mesh_shape else None,
       mapping=self.tensor_split_dims_mapping,
       root_mapping=self.tensor_split_dims_mapping_for_inverse_pth_root,
     )
-    if hyperparams.mesh_shape and not self.mesh_axis_names:
+    if mesh_shape and not self.mesh_axis_names:
       raise ValueError(
         'ShardedDistributedShampoo.mesh_axis_names must name the axes of the'
-        f' mesh {list(hyperparams.mesh_shape)}, got {self.mesh_axis_names}; use'
+        f' mesh {list(mesh_shape)}, got {self.mesh_axis_names}; use'
         ' those of the model'
       )
     state_axis = matrix_layout.axis_names(hyperparams, hyperparams.mapping)[0]

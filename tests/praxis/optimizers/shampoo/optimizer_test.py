@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
@@ -67,6 +69,26 @@ def test_presets():
   assert (large.block_size, large.merge_small_dims_block_size) == (4096, 12288)
   assert large.skip_preconditioning_dim_size_gt == 24576
   assert large.mesh_axis_names == AXES
+
+
+def test_axes_are_ignored_where_only_replicas_are():
+  config = Sharded.config(
+    learning_rate=0.1,
+    lr_schedule=schedules.Constant.config(),
+    start_preconditioning_step=1,
+    preconditioning_compute_steps=1,
+  )
+  hparams, params = {'w': problem.weight([4, 3])}, {'w': jnp.ones((4, 3))}
+  results = []
+  for axes in (None, AXES):
+    optimizer = config.clone().set(mesh_axis_names=axes).Instantiate()
+    tx = optimizer.get_grad_transformation(hparams)
+    state, update = tx.init(params), problem.jit(tx.update)
+    with jax.set_mesh(jax.make_mesh((1,), ('batch',))):
+      for _ in range(3):
+        updates, state = update(params, state, params)
+    results.append(updates['w'])
+  np.testing.assert_array_equal(*results)
 
 
 def _specs(**fields):
