@@ -3,7 +3,8 @@
 
 A weight `w` has a mask `w_sparsity_mask`. The layer has the counters
 `num_shots`, `mask_update_count` and `step`, which its weights share: they count
-when the weight that is declared last is pruned, once a train step.
+when the weight that is declared last is pruned, once for each call in training.
+As upstream, a layer that is called twice in a train step counts two steps.
 """
 
 from __future__ import annotations
