@@ -188,6 +188,15 @@ class TrainingCheckpointer(interface.TrainingCheckpointer):
     if train_input is not None and restored.input_state is not None:
       self._restore_input(train_input, restored.input_state)
     self._step_to_restore = restored.step
+    if (step := int(restored.state.step)) != restored.step:
+      logging.warning(
+        'the checkpoint of step %d in %s has the state of step %d, at which'
+        ' training goes on; if you renamed it, give it back its name: restarts'
+        ' take the checkpoint with the highest step in its name',
+        restored.step,
+        self.services.job_log_dir,
+        step,
+      )
     return restored.state
 
   def _restore_input(

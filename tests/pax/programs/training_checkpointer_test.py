@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import types
 
+import pytest
+
 from pax import checkpoints, summaries
-from pax.programs import training_checkpointer
+from pax.programs import initial_state, training_checkpointer
 
 
 class Computing:
@@ -63,3 +65,40 @@ def test_the_ledger_separates_steps_from_saves():
   assert seconds['start'] == 7
   assert seconds['checkpoint'] == 3 * 2
   assert seconds['step'] == 2 * 7
+
+
+class RenamedFolder(checkpoints.NoopCheckpointer):
+  """Has the state of step 5, under the name of another step."""
+
+  def __init__(self, step):
+    self._step = step
+
+  def latest_step(self):
+    return self._step
+
+  def restore(self, abstract, step=None):
+    state = types.SimpleNamespace(step=5)
+    return checkpoints.Restored(state=state, input_state=None, step=self._step)
+
+
+@pytest.mark.parametrize('step', [5, 8])
+def test_a_checkpoint_with_the_name_of_another_step(
+  tmp_path, caplog, monkeypatch, step
+):
+  monkeypatch.setattr(initial_state, 'restore_target', lambda partitioner: None)
+  train = types.SimpleNamespace(num_train_steps=9)
+  checkpointer = training_checkpointer.TrainingCheckpointer(
+    types.SimpleNamespace(
+      checkpoints=RenamedFolder(step), job_log_dir=str(tmp_path)
+    )
+  )
+  state, *_ = checkpointer.get_model_states(
+    types.SimpleNamespace(
+      task=types.SimpleNamespace(train=train), num_params=1
+    ),
+    None,
+    None,
+  )
+  assert state.step == 5
+  warned = f'of step {step} in {tmp_path} has the state of step 5'
+  assert (warned in caplog.text) == (step == 8)
