@@ -148,6 +148,8 @@ class DefaultExecutor(base_executor.BaseExecutor):
     """Returns the shapes of the first batch of this host."""
     with self._checkpointer.services.preemption.watch():
       input_spec = batch_shapes.batch_spec(self._train_input_pipeline)
+    if not self._train_program.reads_host_batches:
+      batch_shapes.check_numbers(self._train_input_pipeline.name, input_spec)
     # The default provider would read another first batch.
     is_default = isinstance(provider, base_input.DatasetInputSpecsProvider)
     if self._task.train.enforce_input_specs and not is_default:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import jax
 
+from pax import xla_passthrough
 from pax.steps import Batch
 from praxis import base_input
 
@@ -19,6 +20,25 @@ def batch_spec(inp: base_input.BaseInput) -> Batch:
   if batch is None:
     raise ValueError(f'the input {inp.name!r} has no batch')
   return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
+
+
+def check_numbers(name: str, spec: Batch) -> None:
+  """Checks that a training batch has no text, which devices cannot hold.
+
+  Args:
+    name: The input.
+    spec: Shapes and dtypes of its batch.
+
+  Raises:
+    ValueError: It has text.
+  """
+  _, texts, _ = xla_passthrough.split_out_xla_unsupported_batch(spec)
+  if texts:
+    raise ValueError(
+      f'a batch of the training input {name!r} must have numbers only, got text'
+      f' in {sorted(texts)}; leave it out in get_next (inputs of evaluation and'
+      ' decoding may have it)'
+    )
 
 
 def check_spec(actual: Batch, declared: Batch) -> None:

@@ -50,6 +50,14 @@ def test_a_batch_must_be_as_declared():
     batch_shapes.check_spec(other, spec)
 
 
+def test_a_training_batch_has_no_text():
+  spec = Provider.config().Instantiate().get_input_specs()
+  batch_shapes.check_numbers('rows', spec)
+  spec.text = jax.ShapeDtypeStruct((8,), np.dtype('O'))
+  with pytest.raises(ValueError, match=r"'rows' must .* text in \['text'\]"):
+    batch_shapes.check_numbers('rows', spec)
+
+
 def _plan(tmp_path, experiment, *settings):
   made = options.RunOptions(job_log_dir=str(tmp_path), set=settings)
   return made, job_setup.resolve(made, experiment)
