@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import heapq
 import math
+import operator
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -29,10 +31,12 @@ def read_metrics(job_log_dir: str) -> dict[str, dict[str, Curve]]:
   longer. Other splits may have any order, as of old checkpoints that are
   evaluated later. An incomplete last line is skipped.
   """
+  files = [
+    jsonl.read(path, writer.parse_record) for path in metrics_files(job_log_dir)
+  ]
   curves: dict[str, dict[str, Curve]] = {}
-  for path in metrics_files(job_log_dir):
-    for record in jsonl.read(path, writer.parse_record):
-      _add(curves, record)
+  for record in heapq.merge(*files, key=operator.itemgetter('time')):
+    _add(curves, record)
   return curves
 
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 
@@ -50,6 +51,32 @@ def test_an_evaluation_of_an_older_checkpoint_keeps_those_of_later_ones(
   curves = plots.read_metrics(str(job_dir))
   loss = curves['eval_test_x']['loss']
   assert list(loss.items()) == [(0, 9.5), (2, 9.1), (4, 7.0)]
+
+
+def test_files_of_several_jobs_are_read_in_the_order_of_time(
+  tmp_path, monkeypatch
+):
+  records = {
+    # Training goes back to step 1 after the first evaluation of step 2.
+    'a_eval': [(2, 'eval_test_x', 3), (2, 'eval_test_x', 6)],
+    'b_train': [
+      (1, 'train', 1),
+      (2, 'train', 2),
+      (1, 'train', 4),
+      (2, 'train', 5),
+    ],
+  }
+  for name, lines in records.items():
+    text = ''.join(
+      json.dumps({'step': s, 'split': split, 'time': t, 'loss': t}) + '\n'
+      for s, split, t in lines
+    )
+    (tmp_path / name).write_text(text)
+  files = sorted(tmp_path.iterdir())
+  monkeypatch.setattr(plots, 'metrics_files', lambda directory: files)
+  curves = plots.read_metrics(str(tmp_path))
+  assert curves['eval_test_x']['loss'] == {2: 6}
+  assert curves['train']['loss'] == {1: 4, 2: 5}
 
 
 def test_the_loss_curve_is_a_png(job_dir):
