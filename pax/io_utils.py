@@ -14,7 +14,7 @@ import json
 import os
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -39,6 +39,7 @@ KeyValuePairs = Sequence[tuple[str | None, Any]]
 _ARTIFACTS = '_internal_artifacts'
 _TRAINING_END = '_training_end.json'
 _STEP = 'restore_checkpoint_step'
+_FINGERPRINT = 'fingerprint'
 
 
 class EvaluationMode(enum.StrEnum):
@@ -171,19 +172,33 @@ def _shards_by_step(
 
 @contextlib.contextmanager
 def checkpoint_progress(
-  job_log_dir: PathLike, checkpoint_step: int, mode: EvaluationMode
+  job_log_dir: PathLike,
+  checkpoint_step: int,
+  mode: EvaluationMode,
+  fingerprint: str = '',
 ) -> Iterator[None]:
   """Records a checkpoint as unfinished until the block completes.
 
   A preempted job starts with that checkpoint again and keeps the record, whose
   modification time is the start of the first attempt.
+
+  Args:
+    job_log_dir: The job directory.
+    checkpoint_step: The step.
+    mode: Kind of the job.
+    fingerprint: Of what outputs depend on besides the step; a job of another
+      one does not keep the record.
   """
   if jax.process_index():
     yield
     return
   file = _progress_file(job_log_dir, mode)
-  if unfinished_step(job_log_dir, mode) != int(checkpoint_step):
-    _write_record(file, {_STEP: int(checkpoint_step)})
+  record: dict[str, int | str] = {
+    _STEP: int(checkpoint_step),
+    _FINGERPRINT: fingerprint,
+  }
+  if side_files.read_json(file, lambda found: found) != record:
+    _write_record(file, record)
   yield
   working_copy.upload(job_log_dir)
   with side_files.tolerate_errors(file):
@@ -331,7 +346,7 @@ def _training_end_file(job_log_dir: PathLike) -> storage.Path:
   return working_copy.origin(job_log_dir) / _ARTIFACTS / _TRAINING_END
 
 
-def _write_record(file: storage.Path, record: dict[str, int]) -> None:
+def _write_record(file: storage.Path, record: Mapping[str, int | str]) -> None:
   with side_files.tolerate_errors(file):
     side_files.make_directories(file.parent.parent, file.parent.name)
     side_files.write_text(file, json.dumps(record))

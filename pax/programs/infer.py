@@ -50,6 +50,8 @@ class InferJob:
   state: train_states.TrainState
   checkpoint: str
   inputs: Sequence[base_input.BaseInput]
+  # Of the checkpoints and the configuration.
+  fingerprint: str = ''
   progress: summaries.Progress
   preemption: PreemptionHandler
   _common_end: eval_batches.CommonEnd = dataclasses.field(
@@ -70,7 +72,9 @@ class InferJob:
     step = int(self.state.step)
     unfinished = io_utils.unfinished_step(self.job_log_dir, _MODE)
     try:
-      with io_utils.checkpoint_progress(self.job_log_dir, step, _MODE):
+      with io_utils.checkpoint_progress(
+        self.job_log_dir, step, _MODE, self.fingerprint
+      ):
         for index, inp in enumerate(self.inputs):
           if self._is_done(inp, step, unfinished):
             self.progress.print(f'infer {inp.name}: written before')

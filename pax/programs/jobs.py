@@ -101,6 +101,8 @@ class EvalJob:
   # The task on its devices.
   partitioner: partitioning.Partitioner
   source: StateSource
+  # Of the checkpoints and the configuration.
+  fingerprint: str = ''
   eval_runner: EvalRunner
   early_stopping: EarlyStopping
   writer: summaries.Writer
@@ -142,7 +144,9 @@ class EvalJob:
       )
 
     self.before_checkpoint()
-    with io_utils.checkpoint_progress(self.job_log_dir, step, self.mode):
+    with io_utils.checkpoint_progress(
+      self.job_log_dir, step, self.mode, self.fingerprint
+    ):
       decodes = self.eval_runner.decode(state, step, is_done)
       evals = self.eval_runner.evaluate(state, step, is_done)
       self.writer.flush()

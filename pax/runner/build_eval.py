@@ -7,6 +7,7 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import hashlib
 from typing import Any
 
 import jax
@@ -106,6 +107,7 @@ def _build_eval(
     source=_state_source(
       options, partitioner, mode, directory, preemption, progress
     ),
+    fingerprint=_fingerprint(spec, options.init_from or _source_dir(options)),
     eval_runner=eval_runner,
     early_stopping=early_stopping.create_early_stopping(
       job_setup.early_stopping_fn(spec, task), options.job_dir
@@ -161,6 +163,7 @@ def build_infer(
     state=state,
     checkpoint=checkpoint,
     inputs=inputs,
+    fingerprint=_fingerprint(spec, checkpoint),
     progress=progress,
     preemption=preemption,
   )
@@ -219,6 +222,12 @@ def build_quantize(
     progress=progress,
     preemption=preemption,
   )
+
+
+def _fingerprint(spec: JobSpec, checkpoint: storage.PathLike) -> str:
+  """Returns a digest of what the outputs of a step depend on."""
+  text = f'{checkpoint}\n{artifacts.config_text(spec.tree)}'
+  return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _partitioner(

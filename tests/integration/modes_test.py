@@ -338,6 +338,8 @@ def test_sigterm_and_the_next_start(job, tmp_path, capfd, mode):
   assert f'pax: SIGTERM: finishing the {unit}, then' in err
   progress = list((directory / '_internal_artifacts').glob('*progress.json'))
   assert len(progress) == (mode != 'train')
+  for file in progress:
+    assert len(json.loads(file.read_text())['fingerprint']) == 64
   code, err = _main(capfd, 'TinySpmd', directory, *words)
   assert code == 0, err
   assert not list((directory / '_internal_artifacts').glob('*progress.json'))

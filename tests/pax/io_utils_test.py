@@ -103,6 +103,10 @@ def test_what_was_written_before_a_job_was_stopped(tmp_path):
           io_utils.write_key_value_pairs(file, [])
         raise OSError('gone')
     assert is_written() is writes and not is_written(4)
+  # The same step of another checkpoint.
+  with io_utils.checkpoint_progress(tmp_path, 3, EVAL, 'another'):
+    os.utime(last, (1, 1))
+    assert not is_written()
   with io_utils.checkpoint_progress(tmp_path, 4, EVAL):
     assert not is_written()
 

@@ -81,7 +81,9 @@ class StopsAt:
     return read()
 
 
-def _run(directory, stops_at=0, names=('one', 'two'), rows=Rows):
+def _run(
+  directory, stops_at=0, names=('one', 'two'), rows=Rows, fingerprint=''
+):
   inputs = list(map(rows, names))
   job = infer.InferJob(
     job_log_dir=str(directory),
@@ -90,6 +92,7 @@ def _run(directory, stops_at=0, names=('one', 'two'), rows=Rows):
     state=types.SimpleNamespace(step=7),
     checkpoint='somewhere',
     inputs=inputs,
+    fingerprint=fingerprint,
     progress=summaries.Progress(1, io.StringIO()),
     preemption=StopsAt(stops_at),
   )
@@ -113,6 +116,12 @@ def test_a_stopped_job_goes_on_with_the_next_input(tmp_path):
   assert json.loads(metadata.read_text())['restore_checkpoint_step'] == 7
   # Starting a finished job repeats it.
   assert _run(tmp_path) == (Outcome.DONE, [4, 4])
+
+
+def test_outputs_of_another_checkpoint_are_replaced(tmp_path):
+  """Both are of step 7, and the job of the first was stopped."""
+  assert _run(tmp_path, stops_at=6)[0] is Outcome.PREEMPTED
+  assert _run(tmp_path, fingerprint='b') == (Outcome.DONE, [4, 4])
 
 
 def test_strings_of_the_schema_are_written(tmp_path, monkeypatch):
