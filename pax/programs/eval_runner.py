@@ -84,7 +84,7 @@ class EvalRunner:
       start = time.monotonic()
       output = each.run(state, step)
       output = _with_speed(output, output.num_eval_steps, start)
-      self.writer.write(step, output.scalars, split=f'eval_test_{name}')
+      self._write(step, output, f'eval_test_{name}')
       self._print_metrics(step, headline_metrics(name, output))
       outputs[name] = output
     return outputs
@@ -100,7 +100,7 @@ class EvalRunner:
       start = time.monotonic()
       output = each.run(state, step)
       output = _with_speed(output, output.num_decode_steps, start)
-      self.writer.write(step, output.scalars, split=f'decode_test_{name}')
+      self._write(step, output, f'decode_test_{name}')
       count = summaries.batch_count(output.num_decode_steps)
       self.progress.print(f'step {step}  decoded {name}: {count}')
       if output.seqio_metrics:
@@ -130,6 +130,16 @@ class EvalRunner:
         self.progress.print(f'step {step}  {mode} {name}: written before')
       else:
         yield name, each
+
+  def _write(
+    self,
+    step: int,
+    output: program.EvalProgramOutput | program.DecodeProgramOutput,
+    split: str,
+  ) -> None:
+    """Writes metrics at once: a resumed job has no others of these outputs."""
+    self.writer.write(step, output.scalars, split=split)
+    self.writer.flush()
 
   def _print_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
     if not metrics:

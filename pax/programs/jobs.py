@@ -149,5 +149,4 @@ class EvalJob:
     ):
       decodes = self.eval_runner.decode(state, step, is_done)
       evals = self.eval_runner.evaluate(state, step, is_done)
-      self.writer.flush()
     return EvalResults(evals=evals, decodes=decodes)

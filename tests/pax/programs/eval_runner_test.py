@@ -52,10 +52,13 @@ def _decoded(state):
 
 class Writer(summaries.NoopWriter):
   def __init__(self):
-    self.written = []
+    self.written, self.flushed = [], 0
 
   def write(self, step, scalars, split='train'):
     self.written.append((step, split, dict(scalars)))
+
+  def flush(self):
+    self.flushed = len(self.written)
 
 
 class Progress:
@@ -114,6 +117,22 @@ def test_no_batch_is_no_line():
   runner, _ = _eval_runner(evals=[Program('a', EvalProgramOutput)])
   runner.evaluate(None, 7)
   assert runner.progress.lines == []
+
+
+def test_metrics_are_in_files_before_the_next_input():
+  """A job that is killed there does not compute them again."""
+  runner, _ = _eval_runner(
+    evals=[Program('a', _evaluated), Program('b', _evaluated)],
+    decodes=[Program('p', _decoded), Program('q', _decoded)],
+  )
+  flushed = []
+  object.__setattr__(
+    runner, 'before_batch', lambda i: flushed.append(runner.writer.flushed)
+  )
+  runner.decode(None, 3)
+  runner.evaluate(1.5, 3)
+  assert flushed == [0, 0, 1, 1, 2, 2, 3, 3]
+  assert runner.writer.flushed == 4
 
 
 def test_decoding():
