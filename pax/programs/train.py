@@ -8,6 +8,7 @@ import pathlib
 from collections.abc import Callable
 
 import jax
+from absl import logging
 
 from pax import garbage_collection, io_utils, summaries
 from pax.inputs import prefetch
@@ -119,7 +120,7 @@ class _TrainLoop:
       self._reporter.divergence.locate_first(self.state)
       if self._gc_interval and self.step % self._gc_interval == 0:
         gc.collect()
-      if self._periodic_eval.run_due(self.step, output):
+      if self._evaluate(output):
         return Outcome.STOPPED_EARLY
 
   def finish(self, outcome: Outcome) -> Outcome:
@@ -149,6 +150,29 @@ class _TrainLoop:
     self._program.shutdown()
     job.eval_runner.shutdown()
     return outcome
+
+  def _evaluate(self, output: program.TrainProgramOutput) -> bool:
+    """Runs the evaluations that are due; returns whether to stop training.
+
+    A job of one process whose evaluation fails saves its state. Of several
+    processes one may fail alone, and saving waits for all of them.
+    """
+    try:
+      return self._periodic_eval.run_due(self.step, output)
+    except PreemptedError:
+      raise
+    except Exception:
+      if jax.process_count() == 1:
+        self._save_after_error()
+      raise
+
+  def _save_after_error(self) -> None:
+    try:
+      self._save(force=True)
+      self._job.checkpointer.wait()
+    # The error of the evaluation is the one to report.
+    except Exception:
+      logging.exception('The state of step %d cannot be saved', self.step)
 
   def _save(self, *, force: bool = False) -> None:
     checkpointer, divergence = self._job.checkpointer, self._reporter.divergence

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from pax import checkpoints, io_utils, programs, summaries
-from pax.programs import early_stopping, eval_runner, step_status
+from pax.programs import early_stopping, eval_runner, program, step_status
 from pax.programs import train as train_program
 from pax.programs.jobs import Outcome, TrainJob
 from pax.steps import step_types
@@ -481,6 +481,53 @@ def test_an_error_in_the_data_reaches_the_caller(tmp_path):
   run.train_input.get_next = broken
   with pytest.raises(OSError, match='gone'):
     train_program.train(run)
+
+
+class FailingEvals:
+  evals = ['held_out']
+  decodes = ()
+
+  def evaluate(self, state, step):
+    raise ValueError('no such metric')
+
+
+def _run_with_failing_eval(tmp_path, monkeypatch):
+  monkeypatch.setattr(
+    program, 'get_eval_train_state', lambda task, state, use_ema: state
+  )
+  run = _run(tmp_path, eval_interval_steps=3)
+  return dataclasses.replace(run, eval_runner=FailingEvals())
+
+
+def test_a_failed_evaluation_loses_no_steps(tmp_path, monkeypatch):
+  run = _run_with_failing_eval(tmp_path, monkeypatch)
+  with pytest.raises(ValueError, match='no such metric'):
+    train_program.train(run)
+  assert run.checkpointer.saves[-1] == (3, 6, 3, True)
+
+
+def test_a_failed_evaluation_is_reported_if_its_state_is_not_saved(
+  tmp_path, monkeypatch, caplog
+):
+  run = _run_with_failing_eval(tmp_path, monkeypatch)
+  monkeypatch.setattr(run.checkpointer, 'wait', _fail)
+  with pytest.raises(ValueError, match='no such metric'):
+    train_program.train(run)
+  assert 'The state of step 3 cannot be saved' in caplog.text
+
+
+def test_several_processes_do_not_wait_to_save_after_an_error(
+  tmp_path, monkeypatch
+):
+  run = _run_with_failing_eval(tmp_path, monkeypatch)
+  monkeypatch.setattr(jax, 'process_count', lambda: 2)
+  with pytest.raises(ValueError, match='no such metric'):
+    train_program.train(run)
+  assert not run.checkpointer.saves[-1][-1]
+
+
+def _fail():
+  raise OSError('disk full')
 
 
 def test_the_first_result_is_announced_once(tmp_path):
