@@ -72,10 +72,6 @@ class Muon(base_optimizer.BaseOptimizer):
       beta1=self.adam_beta1,
       beta2=self.adam_beta2,
       epsilon=self.adam_epsilon,
-      epsilon_root=0.0,
-      clip_threshold=0.0,
-      weight_decay=0.0,
-      maybe_inf_to_nan=False,
     )
     return sharded_transforms.sharded_chain(
       sharded_transforms.masked_transformation(
@@ -95,7 +91,7 @@ class Muon(base_optimizer.BaseOptimizer):
     learning_rate_fn: sharded_transforms.LearningRateFn,
     hparams: _Hparams,
   ) -> sharded_transforms.ShardedGradientTransformation:
-    paths = dict(py_utils.tree_paths(hparams))
+    declarations = dict(py_utils.tree_paths(hparams))
 
     def init(params: Nested[JTensor]) -> sharded_transforms.State:
       m = jax.tree.map(lambda w: jnp.zeros_like(w, self.m_dtype), params)
@@ -114,7 +110,7 @@ class Muon(base_optimizer.BaseOptimizer):
       updates = py_utils.map_with_path(
         lambda path, step: (
           -lr.astype(step.dtype)
-          * self._orthogonalized(step, *matrix_axes(paths[path]))
+          * self._orthogonalized(step, *matrix_axes(declarations[path]))
         ),
         steps,
       )
