@@ -104,6 +104,7 @@ OPTIMIZERS = {
   'Lamb': optimizers.Lamb.config(weight_decay=0.01),
   'Lars': optimizers.Lars.config(trust_coefficient=0.1),
   'Lion': optimizers.Lion.config(m_dtype=jnp.float32),
+  'Muon': optimizers.Muon.config(),
   'OptaxOptimizer': optimizers.OptaxOptimizer.config(
     grad_tx=optax.rmsprop(0.05)
   ),
