@@ -491,43 +491,28 @@ class FailingEvals:
     raise ValueError('no such metric')
 
 
-def _run_with_failing_eval(tmp_path, monkeypatch):
+class FullDisk(Recorder):
+  def wait(self):
+    raise OSError('no space left')
+
+
+@pytest.mark.parametrize('num_processes', [1, 2])
+def test_a_failed_evaluation_loses_no_steps(
+  tmp_path, monkeypatch, caplog, num_processes
+):
   monkeypatch.setattr(
     program, 'get_eval_train_state', lambda task, state, use_ema: state
   )
   run = _run(tmp_path, eval_interval_steps=3)
-  return dataclasses.replace(run, eval_runner=FailingEvals())
-
-
-def test_a_failed_evaluation_loses_no_steps(tmp_path, monkeypatch):
-  run = _run_with_failing_eval(tmp_path, monkeypatch)
+  run = dataclasses.replace(
+    run, eval_runner=FailingEvals(), checkpointer=FullDisk()
+  )
+  monkeypatch.setattr(jax, 'process_count', lambda: num_processes)
   with pytest.raises(ValueError, match='no such metric'):
     train_program.train(run)
-  assert run.checkpointer.saves[-1] == (3, 6, 3, True)
-
-
-def test_a_failed_evaluation_is_reported_if_its_state_is_not_saved(
-  tmp_path, monkeypatch, caplog
-):
-  run = _run_with_failing_eval(tmp_path, monkeypatch)
-  monkeypatch.setattr(run.checkpointer, 'wait', _fail)
-  with pytest.raises(ValueError, match='no such metric'):
-    train_program.train(run)
-  assert 'The state of step 3 cannot be saved' in caplog.text
-
-
-def test_several_processes_do_not_wait_to_save_after_an_error(
-  tmp_path, monkeypatch
-):
-  run = _run_with_failing_eval(tmp_path, monkeypatch)
-  monkeypatch.setattr(jax, 'process_count', lambda: 2)
-  with pytest.raises(ValueError, match='no such metric'):
-    train_program.train(run)
-  assert not run.checkpointer.saves[-1][-1]
-
-
-def _fail():
-  raise OSError('disk full')
+  is_saved = num_processes == 1
+  assert (run.checkpointer.saves[-1] == (3, 6, 3, True)) == is_saved
+  assert ('The state of step 3 cannot be saved' in caplog.text) == is_saved
 
 
 def test_the_first_result_is_announced_once(tmp_path):
