@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import collections
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
 from praxis import base_layer, py_utils, value_domains
@@ -18,6 +21,8 @@ from praxis.optimizers import adam, base_optimizer, sharded_transforms
 from praxis.pytypes import JTensor, Nested
 
 _Hparams = Nested[base_layer.WeightHParams]
+# The dimensions of fan-in and those of fan-out.
+_Axes = tuple[list[int], list[int]]
 
 # Of x, x x^T x and (x x^T)^2 x in a step of the iteration (Jordan et al.). Five
 # steps map the singular values from 0.002 to 1 to values from 0.68 to 1.21.
@@ -91,7 +96,7 @@ class Muon(base_optimizer.BaseOptimizer):
     learning_rate_fn: sharded_transforms.LearningRateFn,
     hparams: _Hparams,
   ) -> sharded_transforms.ShardedGradientTransformation:
-    declarations = dict(py_utils.tree_paths(hparams))
+    axes = {p: matrix_axes(hp) for p, hp in py_utils.tree_paths(hparams)}
 
     def init(params: Nested[JTensor]) -> sharded_transforms.State:
       m = jax.tree.map(lambda w: jnp.zeros_like(w, self.m_dtype), params)
@@ -107,44 +112,40 @@ class Muon(base_optimizer.BaseOptimizer):
       mix = lambda m, g: self.beta * m + (1.0 - self.beta) * g
       m = jax.tree.map(lambda g, m: mix(m.astype(g.dtype), g), grads, state.m)
       steps = jax.tree.map(mix, m, grads) if self.nesterov else m
+      directions = self._directions(dict(py_utils.tree_paths(steps)), axes)
       updates = py_utils.map_with_path(
-        lambda path, step: (
-          -lr.astype(step.dtype)
-          * self._orthogonalized(step, *matrix_axes(declarations[path]))
-        ),
-        steps,
+        lambda path, step: -lr.astype(step.dtype) * directions[path], steps
       )
       m = jax.tree.map(lambda new, old: new.astype(old.dtype), m, state.m)
       return updates, NestedMap(count=state.count + 1, m=m)
 
     return sharded_transforms.sharded(init, update)
 
-  def _orthogonalized(
-    self,
-    x: Float[Array, '...'],
-    fan_in_axes: Sequence[int],
-    fan_out_axes: Sequence[int],
-  ) -> Float[Array, '...']:
-    """Returns the matrices of x, orthogonalized, with `consistent_rms`."""
-    ends = [*fan_in_axes, *fan_out_axes]
-    last = range(-len(ends), 0)
-    matrices = jnp.moveaxis(x, ends, last)
-    shape = matrices.shape
-    batch = shape[: x.ndim - len(ends)]
-    fan_in = math.prod(x.shape[axis] for axis in fan_in_axes)
-    fan_out = math.prod(x.shape[axis] for axis in fan_out_axes)
-    matrices = orthogonalize(
-      matrices.reshape(*batch, fan_in, fan_out),
-      self.newton_schulz_steps,
-      self.epsilon,
-    )
-    scale = self.consistent_rms * math.sqrt(max(fan_in, fan_out))
-    return jnp.moveaxis(scale * matrices.reshape(shape), last, ends)
+  def _directions(
+    self, steps: Mapping[str, JTensor], axes: Mapping[str, _Axes]
+  ) -> dict[str, JTensor]:
+    """Returns the orthogonalized steps with `consistent_rms`, by path.
+
+    Variables of one shape are orthogonalized together.
+    """
+    matrices = {p: _to_matrices(x, *axes[p]) for p, x in steps.items()}
+    paths_of = collections.defaultdict(list)
+    for path, x in matrices.items():
+      paths_of[x.shape, x.dtype].append(path)
+    directions = {}
+    for ((*_, fan_in, fan_out), _), paths in paths_of.items():
+      scale = self.consistent_rms * math.sqrt(max(fan_in, fan_out))
+      stacked = orthogonalize(
+        jnp.stack([matrices[path] for path in paths]),
+        self.newton_schulz_steps,
+        self.epsilon,
+      )
+      for path, x in zip(paths, scale * stacked, strict=True):
+        directions[path] = _from_matrices(x, steps[path].shape, *axes[path])
+    return directions
 
 
-def matrix_axes(
-  hparams: base_layer.WeightHParams,
-) -> tuple[list[int], list[int]]:
+def matrix_axes(hparams: base_layer.WeightHParams) -> _Axes:
   """Returns the dimensions of fan-in and fan-out, counted from the last."""
   axes = hparams.matrix_axes or (hparams.fan_in_axes, hparams.fan_out_axes)
   if None in axes:
@@ -154,18 +155,76 @@ def matrix_axes(
   return fan_in, fan_out
 
 
+def _to_matrices(
+  x: Float[Array, '...'], fan_in_axes: list[int], fan_out_axes: list[int]
+) -> Float[Array, '*B m n']:
+  ends = [*fan_in_axes, *fan_out_axes]
+  moved = jnp.moveaxis(x, ends, range(-len(ends), 0))
+  fan_in = math.prod(x.shape[axis] for axis in fan_in_axes)
+  fan_out = math.prod(x.shape[axis] for axis in fan_out_axes)
+  return moved.reshape(*moved.shape[: x.ndim - len(ends)], fan_in, fan_out)
+
+
+def _from_matrices(
+  matrices: Float[Array, '*B m n'],
+  shape: tuple[int, ...],
+  fan_in_axes: list[int],
+  fan_out_axes: list[int],
+) -> Float[Array, '...']:
+  """Returns the array of which `_to_matrices` made matrices."""
+  ends = [*fan_in_axes, *fan_out_axes]
+  moved = matrices.reshape(
+    *matrices.shape[:-2], *(shape[axis] for axis in ends)
+  )
+  return jnp.moveaxis(moved, range(-len(ends), 0), ends)
+
+
 def orthogonalize(
   x: Float[Array, '*B m n'], steps: int, epsilon: float
 ) -> Float[Array, '*B m n']:
   """Returns about U V^T of each matrix x = U S V^T.
+
+  The matrices are distributed over the devices of the mesh: XLA would compute
+  products of sharded matrices on all devices.
 
   Args:
     x: the matrices.
     steps: of the Newton-Schulz iteration.
     epsilon: added to the Frobenius norm.
   """
+
+  @custom_vmap
+  def run(x: JTensor) -> JTensor:
+    matrices = x.reshape(-1, *x.shape[-2:])
+    iterated = _newton_schulz(_distributed(matrices), steps, epsilon)
+    return iterated[: len(matrices)].reshape(x.shape)
+
+  # With the matrices of all layers if vectorized over them.
+  run.def_vmap(lambda size, is_batched, x: (run(x), True))
+  return run(x)
+
+
+def _distributed(x: Float[Array, 'B m n']) -> Float[Array, 'P m n']:
+  """Returns the matrices, and zeros, as many on each device of the mesh."""
+  mesh = jax.sharding.get_abstract_mesh()
+  axes = [
+    name
+    for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
+    if kind == jax.sharding.AxisType.Auto
+  ]
+  num_devices = math.prod(mesh.shape[name] for name in axes)
+  if num_devices == 1:
+    return x
+  padding = -len(x) % num_devices
+  padded = jnp.pad(x, ((0, padding), (0, 0), (0, 0)))
+  return jax.lax.with_sharding_constraint(padded, PartitionSpec(axes))
+
+
+def _newton_schulz(
+  x: Float[Array, 'B m n'], steps: int, epsilon: float
+) -> Float[Array, 'B m n']:
   if x.shape[-2] > x.shape[-1]:
-    return orthogonalize(x.mT, steps, epsilon).mT
+    return _newton_schulz(x.mT, steps, epsilon).mT
   x = x / (jnp.linalg.norm(x, axis=(-2, -1), keepdims=True) + epsilon)
   a, b, c = _COEFFICIENTS
   for _ in range(steps):

@@ -145,6 +145,20 @@ def test_repeated_layers_have_a_matrix_each(is_vectorized):
     np.testing.assert_allclose(update, want, rtol=1e-4, atol=1e-5)
 
 
+def test_variables_of_one_shape_have_their_own_updates():
+  shapes = {'a': [4, 6], 'b': [6, 4], 'c': [4, 6], 'd': [2, 4, 6]}
+  hparams = {name: problem.weight(shape) for name, shape in shapes.items()}
+  grads = {
+    name: _random(*shape, seed=seed)
+    for seed, (name, shape) in enumerate(shapes.items())
+  }
+  tx = _tx_of(hparams)
+  updates, _ = running.jit(tx.update)(grads, tx.init(grads), grads)
+  for name, gradient in grads.items():
+    want = -_direction(hparams[name], gradient)
+    np.testing.assert_allclose(updates[name], want, rtol=1e-4, atol=1e-5)
+
+
 def test_adam_updates_embeddings_logits_biases_and_vectors():
   shapes = {
     'lm': {
