@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Databases of several processes, merged without their values."""
+"""Arrays and databases as TensorStore has them."""
 
 from __future__ import annotations
 
+import copy
 import shutil
+import types
 
+import jax.numpy as jnp
+import pytest
 import tensorstore as ts
 
-from pax.checkpoints import chunk_index, database_writer
+from pax.checkpoints import chunk_index, database_writer, tensorstore_format
 
 
 def open_database(folder, **settings):
@@ -49,3 +53,14 @@ def test_a_database_refers_to_those_of_other_folders(tmp_path):
   # Readers take the metadata of arrays from the index.
   index = chunk_index.read_values(tmp_path, own.name)
   assert {k: v for k, v in index.items() if isinstance(v, bytes)} == small
+
+
+@pytest.mark.parametrize(
+  ('dtype', 'name'), [('uint32', '<u4'), ('bool', '|b1'), ('bfloat16', None)]
+)
+def test_copies_of_dtypes_are_written_as_they_are(dtype, name):
+  """A step that was compiled ahead of time returns copies (JAX 0.12)."""
+  copied = copy.copy(jnp.dtype(dtype))
+  array = types.SimpleNamespace(shape=(2,), dtype=copied)
+  metadata = tensorstore_format.zarr_metadata(array, (2,))
+  assert metadata['dtype'] == (name or dtype)
