@@ -392,8 +392,8 @@ def zarr_metadata(
   return {
     'shape': list(array.shape),
     'chunks': list(chunk),
-    # TensorStore has names for what numpy has not: bfloat16, float8, int4. Those
-    # are 2; a copy of a dtype of numpy is 0.
+    # TensorStore has names for what numpy has not: bfloat16, float8, int4.
+    # Those are 2; a dtype of numpy is 1, and its copy 0.
     'dtype': dtype.name if dtype.isbuiltin == 2 else dtype.str,
     'compressor': None,
   }
