@@ -472,6 +472,12 @@ ALLOWED: tuple[Allowed, ...] = (
     'summaries that upstream does not have',
   ),
   Allowed(
+    r'^train_steps: train, \w+, accumulator',
+    r'\.summary_tensors\.(learning/)?lr_aggregate_scalar: values differ ',
+    'the learning rate of accumulated gradients is that of their update; '
+    'upstream counts batches',
+  ),
+  Allowed(
     r'^train_steps: train, \w+, two optimizers',
     r'summary_tensors\.(lr|learning/(lr|applied_grad_norm|is_valid_step))'
     r'_aggregate_scalar: missing in upstream',
