@@ -46,7 +46,6 @@ from praxis import py_utils
 
 Path = pathlib.Path
 
-_STEP_METADATA = paths.ORBAX_METADATA_FILE
 _SHARDINGS = '_sharding'
 _LEVANTER_METADATA = 'metadata.json'
 # Files of the database, of each process, and the limits of their size. They are
@@ -229,11 +228,13 @@ class Snapshot:
     }
     file = staging / paths.METADATA_FILE / paths.METADATA_FILE
     file.write_text(json.dumps(contents))
-    (staging / _STEP_METADATA).write_text(json.dumps(_step_metadata(staging)))
+    (staging / paths.ORBAX_METADATA_FILE).write_text(
+      json.dumps(_step_metadata(staging))
+    )
     items = (
       f'{paths.STATE_FOLDER}/',
       f'{paths.METADATA_FILE}/',
-      _STEP_METADATA,
+      paths.ORBAX_METADATA_FILE,
     )
     of_processes = f'{paths.STATE_FOLDER}/{_process_folder("")}'
     return _entries(
@@ -371,7 +372,7 @@ def _levanter_metadata(step: int) -> dict[str, Any]:
 def _item_handlers(staging: Path) -> dict[str, str]:
   """Returns the type of the handler of each further item that Orbax saved."""
   handlers: dict[str, str] = {}
-  for file in staging.glob(f'*/{_STEP_METADATA}'):
+  for file in staging.glob(f'*/{paths.ORBAX_METADATA_FILE}'):
     handler = json.loads(file.read_text()).get('item_handlers')
     if isinstance(handler, str):
       handlers[file.parent.name] = handler

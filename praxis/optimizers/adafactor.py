@@ -190,12 +190,16 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
     dims = self._factored_dims(g.shape)
     if dims:
       row, column = dims
-      vr = _mix(slot.vr, jnp.mean(square, axis=row), decay)
-      vc = _mix(slot.vc, jnp.mean(square, axis=column), decay)
+      vr = update_math.moving_average(
+        slot.vr, jnp.mean(square, axis=row), decay
+      )
+      vc = update_math.moving_average(
+        slot.vc, jnp.mean(square, axis=column), decay
+      )
       slot = slot._replace(vr=vr, vc=vc)
       step = g * _inverse_root(vr, vc, row, column)
     else:
-      slot = slot._replace(v=_mix(slot.v, square, decay))
+      slot = slot._replace(v=update_math.moving_average(slot.v, square, decay))
       step = g * jax.lax.rsqrt(slot.v)
     learning = update_math.reduce_rms(step)
     step = update_math.clip_rms(step, self.clip_threshold)
@@ -365,10 +369,6 @@ def sharded_adafactor(
   """Returns Adafactor; `kwargs` are fields of the class that makes it."""
   optimizer = sharded_adafactor_helper_fn(**kwargs)
   return optimizer._get_raw_grad_transformation(learning_rate_fn)
-
-
-def _mix(old: JTensor, new: JTensor, decay: JTensor) -> JTensor:
-  return decay * old + (1.0 - decay) * new
 
 
 def _inverse_root(

@@ -41,7 +41,7 @@ def sharded_lion(
     return NestedMap(count=jnp.zeros([], jnp.int32), m=m)
 
   def direction(g: JTensor, m: JTensor, w: JTensor) -> JTensor:
-    step = jnp.sign(_mix(m.astype(g.dtype), g, beta1))
+    step = jnp.sign(update_math.moving_average(m.astype(g.dtype), g, beta1))
     step = update_math.clip_rms(step, update_capping)
     return step + (weight_decay * w).astype(g.dtype) if weight_decay else step
 
@@ -62,7 +62,9 @@ def sharded_lion(
       grads if params is None else params,
     )
     m = jax.tree.map(
-      lambda g, m: _mix(m.astype(g.dtype), g, beta2).astype(m.dtype),
+      lambda g, m: update_math.moving_average(
+        m.astype(g.dtype), g, beta2
+      ).astype(m.dtype),
       grads,
       state.m,
     )
@@ -95,7 +97,3 @@ class Lion(base_optimizer.BaseOptimizer):
       self.clip_threshold,
       self.weight_decay,
     )
-
-
-def _mix(m: JTensor, g: JTensor, decay: float) -> JTensor:
-  return decay * m + (1.0 - decay) * g

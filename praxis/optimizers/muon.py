@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import math
 import re
 from collections.abc import Mapping
@@ -17,7 +18,12 @@ from jaxtyping import Array, Float
 
 from praxis import base_layer, py_utils, value_domains
 from praxis.nested_map import NestedMap
-from praxis.optimizers import adam, base_optimizer, sharded_transforms
+from praxis.optimizers import (
+  adam,
+  base_optimizer,
+  sharded_transforms,
+  update_math,
+)
 from praxis.pytypes import JTensor, Nested
 
 _Hparams = Nested[base_layer.WeightHParams]
@@ -109,7 +115,7 @@ class Muon(base_optimizer.BaseOptimizer):
     ) -> tuple[Nested[JTensor], sharded_transforms.State]:
       del params
       lr = learning_rate_fn(state.count)
-      mix = lambda m, g: self.beta * m + (1.0 - self.beta) * g
+      mix = functools.partial(update_math.moving_average, decay=self.beta)
       m = jax.tree.map(lambda g, m: mix(m.astype(g.dtype), g), grads, state.m)
       steps = jax.tree.map(mix, m, grads) if self.nesterov else m
       directions = self._directions(dict(py_utils.tree_paths(steps)), axes)
@@ -147,12 +153,14 @@ class Muon(base_optimizer.BaseOptimizer):
 
 def matrix_axes(hparams: base_layer.WeightHParams) -> _Axes:
   """Returns the dimensions of fan-in and fan-out, counted from the last."""
-  axes = hparams.matrix_axes or (hparams.fan_in_axes, hparams.fan_out_axes)
-  if None in axes:
+  fan_in, fan_out = hparams.matrix_axes or (
+    hparams.fan_in_axes,
+    hparams.fan_out_axes,
+  )
+  if fan_in is None or fan_out is None:
     return [-2], [-1]
   rank = len(hparams.shape)
-  fan_in, fan_out = ([a % rank - rank for a in side or ()] for side in axes)
-  return fan_in, fan_out
+  return [a % rank - rank for a in fan_in], [a % rank - rank for a in fan_out]
 
 
 def _to_matrices(
@@ -207,17 +215,12 @@ def orthogonalize(
 def _distributed(x: Float[Array, 'B m n']) -> Float[Array, 'P m n']:
   """Returns the matrices, and zeros, as many on each device of the mesh."""
   mesh = jax.sharding.get_abstract_mesh()
-  axes = [
-    name
-    for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
-    if kind == jax.sharding.AxisType.Auto
-  ]
-  num_devices = math.prod(mesh.shape[name] for name in axes)
+  num_devices = math.prod(mesh.shape[axis] for axis in mesh.auto_axes)
   if num_devices == 1:
     return x
   padding = -len(x) % num_devices
   padded = jnp.pad(x, ((0, padding), (0, 0), (0, 0)))
-  return jax.lax.with_sharding_constraint(padded, PartitionSpec(axes))
+  return jax.lax.with_sharding_constraint(padded, PartitionSpec(mesh.auto_axes))
 
 
 def _newton_schulz(

@@ -35,6 +35,13 @@ def power_decay(
   return 1.0 - (jnp.asarray(step_counter, jnp.float32) + 1.0) ** -exponent
 
 
+def moving_average(
+  average: JTensor, value: JTensor, decay: float | JTensor
+) -> JTensor:
+  """Returns decay * average + (1 - decay) * value."""
+  return decay * average + (1.0 - decay) * value
+
+
 def reduce_mean(array: JTensor) -> Float[Array, '']:
   """Returns the mean of all elements, in float32; 0 if there are none."""
   # A float: the number of elements may exceed an int32.

@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from praxis import base_layer, optimizers
-from praxis.optimizers import prefix_vectorization
+from praxis.optimizers import muon, prefix_vectorization
 from tests.praxis.optimizers import problem
 
 vectorize = (
@@ -126,6 +126,25 @@ def test_eight_devices_compute_what_one_does_with_muon(config):
   # zero, 3.4445; updates are of the size of the learning rate.
   rounding = 3.4445**5 * 2**-24
   _check_eight_devices(config, atol=0.1 * rounding)
+
+
+def test_devices_orthogonalize_matrices_of_their_own():
+  orthogonalize = jax.vmap(lambda x: muon.orthogonalize(x, 5, 1e-8))
+  x = jax.ShapeDtypeStruct((5, 3, 16, 32), jnp.float32)
+
+  def flops_per_device(x):
+    return jax.jit(orthogonalize).lower(x).compile().cost_analysis()['flops']
+
+  every = flops_per_device(x)
+  auto = (jax.sharding.AxisType.Auto,) * 3
+  mesh = jax.make_mesh(SHAPE, AXES, auto, devices=jax.devices()[:8])
+  columns = NamedSharding(mesh, PartitionSpec(None, None, 'mdl', 'data'))
+  with jax.set_mesh(mesh):
+    own = flops_per_device(
+      jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=columns)
+    )
+  # The most of 15 matrices that one of 8 devices has is 2.
+  assert own < 1.05 * every * 2 / 15
 
 
 def _check_eight_devices(config, atol):
