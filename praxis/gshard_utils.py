@@ -153,6 +153,8 @@ def topk_gating_on_logits(
     logits,
     expert_capacity_dim,
     experts_per_token=k,
+    # A single gate stays the probability of its expert.
+    normalize_gates=k > 1,
     capacity_factor=capacity_factor,
     gating_logit_cap=gating_logit_cap,
   )

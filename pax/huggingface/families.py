@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 from pax.huggingface.gpt2 import Gpt2
+from pax.huggingface.mixture_of_experts import ExpertTensors, MixtureOfExperts
 from pax.huggingface.rotary_decoder import RotaryDecoder
 from pax.huggingface.t5 import T5
 from pax.huggingface.weight_layouts import WeightLayout
@@ -153,6 +154,29 @@ def _mistral(config: Json) -> RotaryDecoder:
   )
 
 
+def _mixtral(config: Json) -> RotaryDecoder:
+  if config.get('router_jitter_noise'):
+    raise ValueError(
+      'router_jitter_noise in config.json must be 0, got'
+      f' {config["router_jitter_noise"]}; no layer of praxis adds it'
+    )
+  num_layers = _size(config, 'num_hidden_layers')
+  return _rotary_decoder(
+    {'num_key_value_heads': 8, 'rms_norm_eps': 1e-5, **config},
+    activation=config.get('hidden_act', 'silu'),
+    windows=(config.get('sliding_window'),) * num_layers,
+    experts=_experts(
+      {'num_local_experts': 8, 'num_experts_per_tok': 2, **config},
+      hidden_dims=_size(config, 'intermediate_size'),
+      layers=tuple(range(num_layers)),
+      normalize_gates=True,
+      tensors=ExpertTensors(
+        mixture='block_sparse_moe', gate='w1', up='w3', down='w2'
+      ),
+    ),
+  )
+
+
 def _qwen2(config: Json) -> RotaryDecoder:
   return _rotary_decoder(
     config,
@@ -171,6 +195,48 @@ def _qwen3(config: Json) -> RotaryDecoder:
     has_output_bias=has_bias,
     has_head_norms=True,
     windows=_qwen_windows(config),
+  )
+
+
+def _qwen3_moe(config: Json) -> RotaryDecoder:
+  num_layers = _size(config, 'num_hidden_layers')
+  window = config.get('sliding_window', 4096)
+  is_windowed = config.get('use_sliding_window', False)
+  step = config.get('decoder_sparse_step', 1)
+  dense = config.get('mlp_only_layers') or ()
+  qwen3 = _qwen3(
+    {
+      'num_key_value_heads': 4,
+      'head_dim': None,
+      **config,
+      'use_sliding_window': False,
+    }
+  )
+  return dataclasses.replace(
+    qwen3,
+    windows=(window,) * num_layers if is_windowed else (),
+    experts=_experts(
+      {'num_experts': 128, 'num_experts_per_tok': 8, **config},
+      hidden_dims=config.get('moe_intermediate_size', 768),
+      layers=tuple(
+        i for i in range(num_layers) if i not in dense and (i + 1) % step == 0
+      ),
+      normalize_gates=config.get('norm_topk_prob', False),
+      tensors=ExpertTensors(
+        mixture='mlp', gate='gate_proj', up='up_proj', down='down_proj'
+      ),
+    ),
+  )
+
+
+def _experts(config: Json, **settings: Any) -> MixtureOfExperts:
+  # transformers 5 writes num_local_experts for all families.
+  name = 'num_local_experts'
+  return MixtureOfExperts(
+    num_experts=_size(config, name if name in config else 'num_experts'),
+    experts_per_token=_size(config, 'num_experts_per_tok'),
+    load_balance_loss_weight=config.get('router_aux_loss_coef', 0.001),
+    **settings,
   )
 
 
@@ -207,6 +273,51 @@ def _gemma2(config: Json) -> RotaryDecoder:
     attention_logit_cap=config.get('attn_logit_softcapping', 50.0),
     logit_cap=config.get('final_logit_softcapping', 30.0),
   )
+
+
+def _gemma3(config: Json) -> RotaryDecoder:
+  window = config.get('sliding_window', 4096)
+  period = config.get('sliding_window_pattern') or config.get(
+    '_sliding_window_pattern', 6
+  )
+  kinds = config.get('layer_types') or [
+    'sliding_attention' if (i + 1) % period else 'full_attention'
+    for i in range(_size(config, 'num_hidden_layers'))
+  ]
+  rope, window_rope = _gemma3_ropes(config)
+  gemma = _gemma({'num_key_value_heads': 4, **config, **rope})
+  return dataclasses.replace(
+    gemma,
+    activation=config.get('hidden_activation', 'gelu_pytorch_tanh'),
+    has_head_norms=True,
+    has_output_norms=True,
+    windows=_windows(kinds, window),
+    window_rope=_rope(window_rope),
+    query_scale=config.get('query_pre_attn_scalar', 256) ** -0.5,
+    attention_logit_cap=config.get('attn_logit_softcapping'),
+    logit_cap=config.get('final_logit_softcapping'),
+  )
+
+
+def _gemma3_ropes(config: Json) -> tuple[Json, Json]:
+  """Returns the settings of layers without and with a window.
+
+  Files of older versions of transformers have one for each theta, and the
+  scaling of the former.
+  """
+  thetas = {
+    'full_attention': config.get('rope_theta', 1_000_000.0),
+    'sliding_attention': config.get('rope_local_base_freq', 10_000.0),
+  }
+  ropes = config.get('rope_parameters')
+  if ropes is None:
+    scaling = config.get('rope_scaling') or {}
+    ropes = {'full_attention': scaling, 'sliding_attention': {}}
+  full, window = (
+    {'rope_parameters': {'rope_theta': theta, **(ropes[kind] or {})}}
+    for kind, theta in thetas.items()
+  )
+  return {'rope_scaling': None, **full}, window
 
 
 def _gpt2(config: Json) -> Gpt2:
@@ -345,6 +456,7 @@ def _check_causal(config: Json) -> None:
 FAMILIES: Mapping[str, Family] = {
   'gemma': Family(read=_gemma),
   'gemma2': Family(read=_gemma2),
+  'gemma3_text': Family(read=_gemma3),
   'gpt2': Family(
     read=_gpt2,
     prefix='transformer.',
@@ -354,8 +466,10 @@ FAMILIES: Mapping[str, Family] = {
   ),
   'llama': Family(read=_llama),
   'mistral': Family(read=_mistral),
+  'mixtral': Family(read=_mixtral),
   'qwen2': Family(read=_qwen2),
   'qwen3': Family(read=_qwen3),
+  'qwen3_moe': Family(read=_qwen3_moe),
   't5': Family(
     read=_t5,
     ignored=(),

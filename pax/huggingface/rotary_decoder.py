@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decoders with rotary positions, RMS norms and gated feed-forward layers.
 
-Llama, Mistral, Qwen and Gemma differ in the fields of `RotaryDecoder` only.
+Llama, Mistral, Mixtral, Qwen and Gemma differ in the fields of `RotaryDecoder`
+only.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from pax.huggingface import weight_layouts
+from pax.huggingface.mixture_of_experts import MixtureOfExperts
 from pax.huggingface.weight_layouts import WeightLayout
 from praxis import base_layer, pax_fiddle
 from praxis.layers import (
@@ -53,6 +55,8 @@ class RotaryDecoder:
   norm_epsilon: float
   # `rope_parameters` of config.json: rope_theta, rope_type and its settings.
   rope: Mapping[str, Any]
+  # Those of layers with a window; None for the same.
+  window_rope: Mapping[str, Any] | None = None
   # Whether the softmax has the weights of the embedding.
   is_tied: bool
   # Name of the activation of the gate.
@@ -78,10 +82,14 @@ class RotaryDecoder:
   has_offset_norms: bool = False
   # Whether the outputs of attention and feed-forward layers are normalized.
   has_output_norms: bool = False
+  # The feed-forward layers that are mixtures of experts; None for no layer.
+  experts: MixtureOfExperts | None = None
 
   def __post_init__(self) -> None:
     # Before weights are read.
     rotary_embedding(self.rope)
+    if self.window_rope is not None:
+      rotary_embedding(self.window_rope)
 
   def model(self) -> LayerTpl:
     """Returns the Config of the LanguageModel."""
@@ -91,8 +99,14 @@ class RotaryDecoder:
       num_heads=self.num_heads,
       dim_per_head=self.dim_per_head,
       hidden_dims=self.hidden_dims,
-      transformer_layer_params_tpl=self._layer(),
+      transformer_layer_params_tpl=self._layers(),
     )
+    if self.experts is not None:
+      self.experts.set_layers(
+        stack,
+        activation_tpl=activation(self.activation),
+        ln_tpl=self._norm(),
+      )
     if any(window is not None for window in self.windows):
       stack.local_window_size = [
         None if window is None else (window - 1, 0) for window in self.windows
@@ -152,7 +166,16 @@ class RotaryDecoder:
     softmax.feed_forward_tpl.has_bias = False
     return softmax
 
-  def _layer(self) -> LayerTpl:
+  def _layers(self) -> LayerTpl | list[LayerTpl]:
+    """Returns the layer, or all layers if their rotary embeddings differ."""
+    if self.window_rope is None:
+      return self._layer(self.rope)
+    return [
+      self._layer(self.rope if window is None else self.window_rope)
+      for window in self.windows
+    ]
+
+  def _layer(self, rope: Mapping[str, Any]) -> LayerTpl:
     attention = Config(
       multi_query_attention.MultiQueryDotProductAttention,
       num_kv_heads=self.num_kv_heads,
@@ -164,7 +187,7 @@ class RotaryDecoder:
       use_rotary_position_emb=True,
       # Rotated keys suffice for decoding.
       consolidate_rope_key_state=True,
-      rotary_position_emb_tpl=rotary_embedding(self.rope),
+      rotary_position_emb_tpl=rotary_embedding(rope),
     )
     if self.has_head_norms:
       attention.set(ln_tpl=self._norm(), ln_before_rotary=True)
@@ -190,6 +213,11 @@ class RotaryDecoder:
     yield from self._attention_weights(
       f'{source}.self_attn', f'{target}/self_attention'
     )
+    if self.experts is not None and index in self.experts.layers:
+      yield from self.experts.weights(
+        source, f'{target}/ff_layer', self.model_dims
+      )
+      return
     model, hidden = self.model_dims, self.hidden_dims
     for projection, layer, outputs, inputs in (
       ('gate_proj', 'ffn_layer1_gate', hidden, model),

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variables of a model by its tensors: one each, or stacked over layers.
+"""Variables of a model by its tensors: one each, or stacks of several.
 
 A StackedTransformerRepeated with a block of L layers has one variable for a
 weight of all its repetitions, with a leading axis: layer i of the model is
-layer i % L of repetition i // L.
+layer i % L of repetition i // L. A mixture of experts has one variable for a
+weight of all its experts.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,16 +33,16 @@ class Variable:
 
   # Slash path, `params/lm/softmax/w`.
   path: str
-  # Names in the files and layouts, by repetition; one if it is not stacked.
+  # Names in the files and layouts, in the order of the stack.
   tensors: tuple[str, ...]
   layouts: tuple[WeightLayout, ...]
-  is_stacked: bool
+  # Numbers of repetitions and of experts, where the variable has these axes.
+  stack_shape: tuple[int, ...]
 
   @property
   def shape(self) -> tuple[int, ...]:
     """Shape of the variable."""
-    shape = self.layouts[0].variable_shape
-    return (len(self.layouts), *shape) if self.is_stacked else shape
+    return self.stack_shape + self.layouts[0].variable_shape
 
   def dtype(self, dtypes: Mapping[str, np.dtype]) -> np.dtype:
     """Returns the dtype of its tensors.
@@ -56,9 +57,9 @@ class Variable:
     for name in self.tensors:
       if dtypes[name] != dtype:
         raise ValueError(
-          f'tensors of repeated layers must have one dtype, got {dtype} for'
-          f' {self.tensors[0]} and {dtypes[name]} for {name}; convert them, or'
-          ' set USE_REPEATED_LAYER=False'
+          f'tensors of repeated layers or of experts must have one dtype, got'
+          f' {dtype} for {self.tensors[0]} and {dtypes[name]} for {name};'
+          ' convert them, or set USE_REPEATED_LAYER=False for layers'
         )
     return dtype
 
@@ -74,21 +75,23 @@ class Variable:
       index: One slice for each axis of the variable; None for all of it.
     """
     index = (slice(None),) * len(self.shape) if index is None else index
-    if not self.is_stacked:
-      [name], [layout] = self.tensors, self.layouts
-      return layout.to_variable(read(name))[index]
-    repetitions = range(len(self.layouts))[index[0]]
+    num_axes = len(self.stack_shape)
+    in_stack, in_tensor = index[:num_axes], index[num_axes:]
     part = lambda i: self.layouts[i].to_variable(read(self.tensors[i]))
-    first = part(repetitions[0])[index[1:]]
-    stack = np.empty((len(repetitions), *first.shape), first.dtype)
-    stack[0] = first
-    for position, repetition in enumerate(repetitions[1:], 1):
-      stack[position] = part(repetition)[index[1:]]
-    return stack
+    if not num_axes:
+      return part(0)[in_tensor]
+    positions = np.arange(len(self.tensors)).reshape(self.stack_shape)[in_stack]
+    first, *others = positions.flat
+    first_part = part(first)[in_tensor]
+    parts = np.empty((positions.size, *first_part.shape), first_part.dtype)
+    parts[0] = first_part
+    for i, position in enumerate(others, 1):
+      parts[i] = part(position)[in_tensor]
+    return parts.reshape(*positions.shape, *first_part.shape)
 
   def to_tensors(self, value: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """Yields names and views whose elements are in the order of the tensors."""
-    parts = value if self.is_stacked else [value]
+    parts = value.reshape(-1, *self.layouts[0].variable_shape)
     for name, layout, part in zip(
       self.tensors, self.layouts, parts, strict=True
     ):
@@ -113,10 +116,21 @@ def of_layouts(
       path=path,
       tensors=tuple(tensors),
       layouts=tuple(layouts[name] for name in tensors),
-      is_stacked=_REPEATED_LAYER.search(path) is not None,
+      stack_shape=_stack_shape(path, [layouts[name] for name in tensors]),
     )
     for path, tensors in names.items()
   ]
+
+
+def _stack_shape(path: str, layouts: Sequence[WeightLayout]) -> tuple[int, ...]:
+  """Returns the numbers of repetitions and experts of a variable."""
+  num_layers = len({layout.variable for layout in layouts})
+  shape: tuple[int, ...] = ()
+  if _REPEATED_LAYER.search(path):
+    shape += (num_layers,)
+  if layouts[0].is_expert:
+    shape += (len(layouts) // num_layers,)
+  return shape
 
 
 def find_block_size(paths: Iterable[str]) -> int | None:
@@ -137,7 +151,8 @@ def find_block_size(paths: Iterable[str]) -> int | None:
 def block_size_of(model_p: LayerTpl) -> int:
   """Returns the size of the smallest block that repeats in a decoder.
 
-  It is 1 unless layers have different attention windows.
+  It is 1 unless layers differ in their attention windows, their templates or
+  their experts.
 
   Args:
     model_p: A LanguageModel with a StackedTransformer.
@@ -153,18 +168,28 @@ def block_size_of(model_p: LayerTpl) -> int:
       ' USE_REPEATED_LAYER=False'
     )
   stack_p = lm_p.stacked_transformer_tpl
-  windows, num_layers = stack_p.local_window_size, stack_p.num_layers
-  if not isinstance(windows, list):
-    return 1
-  for size in range(1, num_layers // 2 + 1):
-    if num_layers % size == 0 and windows == windows[:size] * (
-      num_layers // size
-    ):
+  num_layers = stack_p.num_layers
+  kinds = [_layer_kind(stack_p, i) for i in range(num_layers)]
+  for size in range(1, max(num_layers // 2, 1) + 1):
+    if num_layers % size == 0 and kinds == kinds[:size] * (num_layers // size):
       return size
   raise ValueError(
-    f'layers that are repeated must have the same attention windows or a period'
-    f' of them, got {windows}; leave out --repeated_layers, or set'
-    ' USE_REPEATED_LAYER=False'
+    'layers that are repeated must have the same attention windows, rotary'
+    ' embeddings and numbers of experts, or a period of them, got windows'
+    f' {stack_p.local_window_size} and experts in the layers'
+    f' {list(stack_p.moe_layers or ())} of {num_layers}; leave out'
+    ' --repeated_layers, or set USE_REPEATED_LAYER=False'
+  )
+
+
+def _layer_kind(stack_p: LayerTpl, index: int) -> tuple[Any, ...]:
+  """Returns what a layer of a stack has of its own."""
+  windows = stack_p.local_window_size
+  templates = stack_p.transformer_layer_params_tpl
+  return (
+    windows[index] if isinstance(windows, list) else windows,
+    templates[index] if isinstance(templates, list) else templates,
+    index in (stack_p.moe_layers or ()),
   )
 
 
@@ -187,8 +212,10 @@ def repeat_layers(model_p: LayerTpl, **settings: Any) -> None:
     **settings,
   )
   stack_p.num_layers = size
-  if isinstance(stack_p.local_window_size, list):
-    stack_p.local_window_size = stack_p.local_window_size[:size]
+  for field in ('local_window_size', 'transformer_layer_params_tpl'):
+    if isinstance(of_layers := getattr(stack_p, field), list):
+      stack_p.set(**{field: of_layers[:size]})
+  stack_p.moe_layers = [i for i in stack_p.moe_layers or () if i < size]
   model_p.lm_tpl.stacked_transformer_tpl = repeated_p
 
 

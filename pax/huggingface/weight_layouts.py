@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Correspondence of one tensor of Hugging Face to one variable of Pax.
 
-A variable is the tensor with dimensions split and transposed. Both directions
-are views: they copy no memory.
+A variable is the tensor with dimensions split and transposed, or a stack of the
+tensors of experts. Both directions are views: they copy no memory.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ class WeightLayout:
   split_shape: tuple[int, ...]
   axes: tuple[int, ...]
   tensor_shape: tuple[int, ...]
+  # Whether the tensor is that of one expert, and the variable a stack of those
+  # of all experts.
+  is_expert: bool = False
 
   @property
   def variable_shape(self) -> tuple[int, ...]:
-    """Shape of the variable."""
+    """Shape of the variable, without the dimension of experts."""
     return tuple(self.split_shape[axis] for axis in self.axes)
 
   def check_shape(self, shape: tuple[int, ...]) -> None:
@@ -46,7 +49,7 @@ class WeightLayout:
       )
 
   def to_variable(self, tensor: np.ndarray) -> np.ndarray:
-    """Returns the variable as a view of the tensor.
+    """Returns the variable, or its part of an expert, as a view of the tensor.
 
     Raises:
       ValueError: The tensor has another shape.

@@ -22,11 +22,14 @@ NUM_NEW_TOKENS = 6
 _REFERENCES = (
   'llama3',
   'mistral',
+  'mixtral',
   'qwen2',
   'qwen3',
   'qwen3_yarn',
+  'qwen3_moe',
   'gemma',
   'gemma2',
+  'gemma3',
   'gpt2',
   't5',
 )
@@ -86,6 +89,15 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     dict(num_key_value_heads=1, attention_bias=True, mlp_bias=True),
   ),
   'mistral': ('mistral', dict(num_key_value_heads=2, sliding_window=4)),
+  'mixtral': (
+    'mixtral',
+    dict(
+      num_key_value_heads=2,
+      num_local_experts=4,
+      num_experts_per_tok=2,
+      sliding_window=6,
+    ),
+  ),
   'qwen2': ('qwen2', dict(num_key_value_heads=2)),
   'qwen2_window': (
     'qwen2',
@@ -102,6 +114,28 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     'qwen3',
     dict(num_key_value_heads=2, head_dim=12, rope_parameters=_YARN_ROPE),
   ),
+  'qwen3_moe': (
+    'qwen3_moe',
+    dict(
+      num_key_value_heads=2,
+      head_dim=12,
+      moe_intermediate_size=20,
+      num_experts=6,
+      num_experts_per_tok=3,
+      norm_topk_prob=True,
+      mlp_only_layers=[0],
+    ),
+  ),
+  'qwen3_moe_gates': (
+    'qwen3_moe',
+    dict(
+      num_key_value_heads=2,
+      moe_intermediate_size=20,
+      num_experts=5,
+      num_experts_per_tok=1,
+      norm_topk_prob=False,
+    ),
+  ),
   'gemma': ('gemma', dict(num_key_value_heads=1, head_dim=12)),
   'gemma2': (
     'gemma2',
@@ -112,6 +146,29 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
       query_pre_attn_scalar=11,
       attn_logit_softcapping=2.0,
       final_logit_softcapping=3.0,
+    ),
+  ),
+  'gemma3': (
+    'gemma3_text',
+    dict(
+      num_key_value_heads=2,
+      num_hidden_layers=3,
+      head_dim=12,
+      sliding_window=4,
+      layer_types=[
+        'sliding_attention',
+        'full_attention',
+        'sliding_attention',
+      ],
+      query_pre_attn_scalar=11,
+      rope_parameters={
+        'full_attention': {
+          'rope_type': 'linear',
+          'rope_theta': 1000.0,
+          'factor': 8.0,
+        },
+        'sliding_attention': {'rope_type': 'default', 'rope_theta': 100.0},
+      },
     ),
   ),
   'gpt2': (

@@ -54,6 +54,25 @@ def test_round_trip_gives_the_same_files_and_model(saved, tmp_path):
     assert torch.equal(value, loaded.state_dict()[name]), name
 
 
+@pytest.mark.parametrize('name', ['mixtral', 'qwen3_moe'])
+def test_load_balance_losses_are_the_same(name, tmp_path):
+  # That of transformers has means over layers before it multiplies them.
+  model = references.make_model(
+    name,
+    num_hidden_layers=1,
+    router_aux_loss_coef=0.25,
+    output_router_logits=True,
+    **({} if name == 'mixtral' else {'mlp_only_layers': []}),
+  )
+  model.save_pretrained(tmp_path)
+  ours = loaded_models.LoadedModel(model_folder.ModelFolder.open(tmp_path))
+  ids = reference_models.input_ids(model.config.vocab_size)
+  with torch.no_grad():
+    want = 0.25 * model(torch.tensor(ids).long()).aux_loss.item()
+  np.testing.assert_allclose(ours.aux_loss(ids), want, rtol=1e-5)
+  assert want > 0.25
+
+
 @pytest.mark.parametrize('name', reference_models.load())
 def test_references_are_those_of_transformers(name):
   want = references.reference(name)

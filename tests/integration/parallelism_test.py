@@ -29,7 +29,7 @@ _CASES = {
   ),
   'expert_fsdp_tensor': Case(data=2, expert=2, mdl=2),
   'dropless_fsdp_tensor': Case(
-    data=2, expert=2, mdl=2, model=(('GATING_FUNC', 'dropless_top2'),)
+    data=2, expert=2, mdl=2, model=(('GATING_FUNC', 'dropless'),)
   ),
   'pipeline_fsdp': Case(stages=4, data=2),
   'circular_fsdp_tensor': Case(

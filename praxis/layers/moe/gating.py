@@ -41,6 +41,11 @@ class GatingOptions:
   # Whether the gates of a token are normalized before the capacity limit drops
   # choices (as in Mesh TensorFlow) rather than after.
   legacy_mtf_behavior: bool = True
+  # Whether the gates of the k experts of a token add up to 1.
+  normalize_gates: bool = True
+  # Whether the load balancing loss is Switch Transformer's over all k choices
+  # of all tokens, instead of GShard's over the first choices of each group.
+  balances_all_choices: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,7 +129,7 @@ def assign_experts(
     best = jax.nn.one_hot(jnp.argmax(scores, -1), num_experts)
     masks.append(best * is_token)
   top_gates = [jnp.sum(gates * mask, -1) for mask in masks]
-  if options.legacy_mtf_behavior and len(top_gates) > 1:
+  if options.legacy_mtf_behavior and options.normalize_gates:
     total = sum(top_gates) + _EPSILON
     top_gates = [gate / total for gate in top_gates]
   if options.second_expert_policy == 'random':
@@ -134,7 +139,12 @@ def assign_experts(
     is_kept = uniform < top_gates[1] / threshold
     masks[1] = masks[1] * is_kept[..., None]
     top_gates[1] = top_gates[1] * is_kept
-  loss = _load_balance_loss(masks[0], gates * is_important, importance, options)
+  if options.balances_all_choices:
+    loss = _all_choices_loss(masks, gates * is_token)
+  else:
+    loss = _first_choice_loss(
+      masks[0], gates * is_important, importance, options
+    )
   return ExpertAssignment(masks=masks, gates=top_gates, load_balance_loss=loss)
 
 
@@ -245,7 +255,7 @@ def _gumbel_perturbed(
   return jnp.where(first > 0.0, lowest, logits) - jnp.log(-jnp.log(uniform))
 
 
-def _load_balance_loss(
+def _first_choice_loss(
   first: Float[Array, 'G S E'],
   gates: Float[Array, 'G S E'],
   importance: Float[Array, 'G S'],
@@ -257,6 +267,25 @@ def _load_balance_loss(
     token_fraction = jnp.mean(importance, axis=1)[:, None] + 1e-6
     density, mean_gate = density / token_fraction, mean_gate / token_fraction
   return jnp.mean(density * mean_gate) * first.shape[-1] ** 2
+
+
+def _all_choices_loss(
+  masks: list[Float[Array, 'G S E']], gates: Float[Array, 'G S E']
+) -> Float[Array, '']:
+  """Returns E * sum of density * mean gate; 1 if all experts have equal shares.
+
+  Args:
+    masks: one-hot masks of the choices.
+    gates: softmax of the logits, 0 for padding.
+
+  References: Switch Transformers, https://arxiv.org/abs/2101.03961, equation 4,
+    with the share of an expert in all choices.
+  """
+  load, gate = jnp.sum(_sum(masks), axis=(0, 1)), jnp.sum(gates, axis=(0, 1))
+  # Without tokens both sums are 0.
+  density = load / jnp.maximum(jnp.sum(load), 1.0)
+  mean_gate = gate / jnp.maximum(jnp.sum(gate), _EPSILON)
+  return jnp.sum(density * mean_gate) * masks[0].shape[-1]
 
 
 def _exclusive_cumsum(mask: Float[Array, 'G S E']) -> Float[Array, 'G S E']:

@@ -23,7 +23,7 @@ template_field = pax_fiddle.template_field
 
 _GATING_FUNCS = (
   'top2',
-  'dropless_top2',
+  'dropless',
   'dense_top2',
   'expert_choice',
   'expert_choice_v2',
@@ -35,18 +35,24 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
 
   References:
     GShard, https://arxiv.org/abs/2006.16668;
-    MegaBlocks, https://arxiv.org/abs/2211.15841 (dropless_top2);
+    MegaBlocks, https://arxiv.org/abs/2211.15841 (dropless);
     Expert Choice Routing, https://arxiv.org/abs/2202.09368 (expert_choice).
   """
 
   # 'top2': each token is sent to two experts, unless they are full;
-  # 'dropless_top2': always to both; 'dense_top2': every expert computes every
-  # token, and the two best are mixed; 'expert_choice': each expert chooses
-  # tokens; 'expert_choice_v2': the same, padding excluded.
+  # 'dropless': always to its experts_per_token best; 'dense_top2': every expert
+  # computes every token, and the two best are mixed; 'expert_choice': each
+  # expert chooses tokens; 'expert_choice_v2': the same, padding excluded.
   gating_func: str = 'top2'
+  # Number of experts of a token, and whether their gates add up to 1, which
+  # leaves a single expert without a gradient of its gate. Only 'dropless' has
+  # other values than these.
+  experts_per_token: int = 2
+  normalize_gates: bool = True
   num_experts: int = 0
-  # Tokens are routed within groups. If they have fewer than min_group_size
-  # tokens, the number of groups becomes ceil(num_tokens / min_group_size).
+  # Tokens are routed within groups; 'dropless' has none. If they have fewer
+  # than min_group_size tokens, the number of groups becomes
+  # ceil(num_tokens / min_group_size).
   num_groups: int = 0
   min_group_size: int | None = None
   # Capacity of an expert per group: the larger of expert_capacity_dim and the
@@ -62,7 +68,8 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
   internal_gshard_variance_scaling_fan_in_init: bool = True
   # Whether initializers use M and H as fan-in and fan-out, not E.
   explicit_fan_in_fan_out_axes: bool = False
-  # Weight of the load balancing loss; must not be 0.
+  # Weight of the load balancing loss, which is GShard's, or for 'dropless' that
+  # of Switch Transformers over all choices (arXiv:2101.03961).
   moe_load_balance_loss_weight: float = 1.0
   # Tanh soft cap of the router logits; 0 disables it.
   gating_logit_cap: float = 0.0
@@ -121,7 +128,9 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
     segment_ids: Int[Array, 'B T'] | None,
   ) -> Float[Array, 'B T M']:
     """Returns the mixture of expert outputs; adds the load balancing loss."""
-    num_groups = self._num_groups(inputs.shape[0] * inputs.shape[1])
+    num_groups = inputs.shape[0]
+    if self.gating_func != 'dropless':
+      num_groups = self._num_groups(inputs.shape[0] * inputs.shape[1])
     sharding = self.activation_split_dims_mapping
     tokens = self.shard(_group(inputs, num_groups), sharding.gsm)
     router_inputs = tokens
@@ -159,7 +168,7 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
     if self.gating_func == 'dense_top2':
       outputs = self._apply_all_experts(tokens, assignment.expert_weights())
       return outputs, jnp.zeros((), jnp.float32)
-    if self.gating_func == 'dropless_top2':
+    if self.gating_func == 'dropless':
       load = assignment.relative_expert_load
       self.add_summary('expert_load_max', lambda: jnp.max(load()))
       self.add_summary('expert_load_min', lambda: jnp.min(load()))
@@ -197,6 +206,9 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
 
   def _gating_options(self) -> gating.GatingOptions:
     return gating.GatingOptions(
+      experts_per_token=self.experts_per_token,
+      normalize_gates=self.normalize_gates,
+      balances_all_choices=self.gating_func == 'dropless',
       second_expert_policy=self.second_expert_policy,
       second_expert_threshold=self.second_expert_threshold,
       expert_capacity_dim=self.expert_capacity_dim or 0,
@@ -259,7 +271,7 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
     if axes.expert and has_dropout:
       raise ValueError(
         'relu_dropout_prob must be 0 with experts on several devices and '
-        f"gating_func='dropless_top2', got {self.relu_dropout_prob}; use "
+        f"gating_func='dropless', got {self.relu_dropout_prob}; use "
         'residual_dropout_prob'
       )
     if has_dropout:
@@ -386,8 +398,6 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
         f'expert_weight_shards must divide hidden_dims={self.hidden_dims}, got '
         f'{self.expert_weight_shards}'
       )
-    if not self.moe_load_balance_loss_weight:
-      raise ValueError('moe_load_balance_loss_weight must not be 0, got 0')
     if not (self.unadjusted_expert_capacity_factor or self.expert_capacity_dim):
       raise ValueError(
         'unadjusted_expert_capacity_factor or expert_capacity_dim must be '
@@ -413,7 +423,28 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
     if self.gating_func == 'dense_top2' and self.use_gated_activation:
       raise ValueError(
         "use_gated_activation must be False with gating_func='dense_top2', got "
-        "True; 'dropless_top2' supports gated activations"
+        "True; 'dropless' supports gated activations"
+      )
+    self._check_experts_per_token()
+
+  def _check_experts_per_token(self) -> None:
+    k = self.experts_per_token
+    if self.gating_func == 'dropless':
+      if not 1 <= k <= self.num_experts:
+        raise ValueError(
+          f'experts_per_token must be from 1 to num_experts={self.num_experts},'
+          f' got {k}'
+        )
+      if k != 2 and self.second_expert_policy != 'all':
+        raise ValueError(
+          f"second_expert_policy must be 'all' with experts_per_token={k}, got"
+          f' {self.second_expert_policy!r}; it is a policy of two experts'
+        )
+    elif k != 2 or not self.normalize_gates:
+      raise ValueError(
+        'experts_per_token must be 2 and normalize_gates True with'
+        f' gating_func={self.gating_func!r}, got {k} and'
+        f" {self.normalize_gates}; set gating_func='dropless'"
       )
 
 

@@ -56,7 +56,7 @@ CASES = {
     gating_func='expert_choice',
   ),
   'TransformerFeedForwardMoe gated': _experts(
-    gating_func='dropless_top2',
+    gating_func='dropless',
     use_gated_activation=True,
     norm_policy='primer_hybrid',
   ),

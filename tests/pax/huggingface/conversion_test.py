@@ -53,6 +53,7 @@ def _contents(folder: pathlib.Path) -> dict[str, bytes]:
   [
     ('llama3', {'dtype': 'BF16', 'num_files': 3}),
     ('gemma2', {'dtype': 'F16'}),
+    ('qwen3_moe', {'num_files': 4}),
     ('gpt2', {}),
     ('t5', {'num_files': 2}),
   ],
@@ -73,8 +74,10 @@ def test_round_trip_gives_the_same_files(name, options, tmp_path, capsys):
   assert 'tokenizer.json' in found
 
 
-@pytest.mark.parametrize('name, size', [('gemma2', 2), ('llama3', 1)])
-def test_repeated_layers_are_stacked(name, size, tmp_path, capsys):
+@pytest.mark.parametrize(
+  'name, size, experts', [('gemma2', 2, 0), ('llama3', 1, 0), ('mixtral', 1, 4)]
+)
+def test_repeated_layers_are_stacked(name, size, experts, tmp_path, capsys):
   source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
   reference_models.write_byte_model(source, name, num_layers=4)
   _convert(capsys, 'hf-to-pax', source, job, '--repeated_layers')
@@ -88,8 +91,43 @@ def test_repeated_layers_are_stacked(name, size, tmp_path, capsys):
   names = {leaf.removeprefix(f'{stack}.').split('.')[0] for leaf in shapes}
   assert names == {f'x_layers_{i}' for i in range(size)}
   assert {shape[0] for shape in shapes.values()} == {4 // size}
+  stacks = [shape for leaf, shape in shapes.items() if leaf.endswith('.wo_0')]
+  assert [shape[1] for shape in stacks] == [experts] * bool(experts)
   _convert(capsys, 'pax-to-hf', job, output)
   assert _contents(output) == _contents(source)
+
+
+def _block_of_repeated_layers(name, **settings):
+  config = {**reference_models.load()[name]['config'], **settings}
+  model_p = families.read_model(config).model()
+  stacked_variables.repeat_layers(model_p)
+  repeated_p = model_p.lm_tpl.stacked_transformer_tpl
+  block_p = repeated_p.block
+  assert repeated_p.x_times * block_p.num_layers == config['num_hidden_layers']
+  return block_p
+
+
+def test_blocks_have_the_period_of_layers():
+  block_p = _block_of_repeated_layers(
+    'gemma3', num_hidden_layers=12, layer_types=None
+  )
+  assert block_p.local_window_size == [(3, 0)] * 5 + [None]
+  timescales = [
+    layer_p.tr_atten_tpl.rotary_position_emb_tpl.max_timescale
+    for layer_p in block_p.transformer_layer_params_tpl
+  ]
+  assert timescales == [100.0] * 5 + [1000.0]
+  qwen = {'num_hidden_layers': 4, 'mlp_only_layers': []}
+  block_p = _block_of_repeated_layers('qwen3_moe', **qwen)
+  assert block_p.moe_layers == [0]
+  block_p = _block_of_repeated_layers(
+    'qwen3_moe', **qwen, decoder_sparse_step=2
+  )
+  assert block_p.num_layers == 2 and block_p.moe_layers == [1]
+  with pytest.raises(ValueError, match=r'experts in the layers \[1, 2, 3\]'):
+    _block_of_repeated_layers(
+      'qwen3_moe', num_hidden_layers=4, mlp_only_layers=[0]
+    )
 
 
 def test_layers_without_a_period_are_not_repeated(tmp_path, capsys):

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pax.huggingface import model_folder
+from pax.huggingface import model_folder, stacked_variables
 from praxis import base_layer, pax_fiddle
 from praxis.decoding import hparams as decoding
 from praxis.nested_map import NestedMap
@@ -55,6 +55,25 @@ class LoadedModel:
       inputs += (targets, jnp.zeros(targets.shape))
       call = lambda model, *inputs: model.model(*inputs).logits
     return self._run(call, self.variables, *inputs)
+
+  def aux_loss(self, ids: np.ndarray) -> float:
+    """Returns the sum of the auxiliary losses of a decoder."""
+
+    @jax.jit
+    def run(variables: Any, ids: Any) -> Any:
+      with base_layer.JaxContext.new_context():
+        _, updated = self.model.apply(
+          variables,
+          *(ids, jnp.zeros(ids.shape)),
+          method=lambda model, *inputs: model.lm(*inputs),
+          mutable=[base_layer.AUX_LOSS],
+        )
+      leaves = jax.tree.leaves(
+        updated, is_leaf=lambda x: isinstance(x, base_layer.AuxLossStruct)
+      )
+      return sum(leaf.value for leaf in leaves)
+
+    return float(run(self.variables, ids))
 
   def greedy(self, ids: np.ndarray) -> np.ndarray:
     """Returns the tokens that continue `ids`; a T5's start with 0."""
@@ -105,10 +124,11 @@ class LoadedModel:
 def read_variables(folder: model_folder.ModelFolder) -> dict[str, Any]:
   """Returns the variables of the model as a tree."""
   variables: dict[str, Any] = {}
-  for name, layout in folder.layouts.items():
-    *parents, last = layout.variable.split('/')
+  read = lambda name: folder.entries[name].read()
+  for variable in stacked_variables.of_layouts(folder.layouts, None):
+    *parents, last = variable.path.split('/')
     node = variables
     for key in parents:
       node = node.setdefault(key, {})
-    node[last] = jnp.asarray(layout.to_variable(folder.entries[name].read()))
+    node[last] = jnp.asarray(variable.from_tensors(read))
   return variables

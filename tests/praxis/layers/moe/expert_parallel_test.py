@@ -31,7 +31,7 @@ def _config(**fields):
     hidden_dims=_F,
     num_experts=_E,
     num_groups=_B,
-    gating_func='dropless_top2',
+    gating_func='dropless',
     use_gated_activation=True,
     mesh_axis_names=_AXES,
     **fields,

@@ -42,13 +42,18 @@ def _experts(p, x, gated=False):
   return np.einsum('btef,efd->bted', hidden, p['wo_0'])
 
 
-def _top2(gates):
-  """Returns the weight of each expert for each token: two are not 0."""
+def _top_k(gates, k, normalize=True):
+  """Returns the weight of each expert for each token: k are not 0."""
   weights = np.zeros_like(gates)
   for index in np.ndindex(gates.shape[:-1]):
-    best = np.argsort(gates[index])[-2:]
-    weights[index][best] = gates[index][best] / gates[index][best].sum()
+    best = np.argsort(gates[index])[-k:]
+    total = gates[index][best].sum() if normalize else 1.0
+    weights[index][best] = gates[index][best] / total
   return weights
+
+
+def _top2(gates):
+  return _top_k(gates, 2)
 
 
 def _numbers(variables):
@@ -61,8 +66,8 @@ def _numbers(variables):
     {},
     {'use_gated_activation': True},
     {'gating_func': 'dense_top2'},
-    {'gating_func': 'dropless_top2'},
-    {'gating_func': 'dropless_top2', 'use_gated_activation': True},
+    {'gating_func': 'dropless'},
+    {'gating_func': 'dropless', 'use_gated_activation': True},
     {'norm_policy': 'post_skip'},
     {'apply_padding_first': True},
     {'gating_logit_cap': 0.5},
@@ -84,6 +89,62 @@ def test_two_experts_of_choice(kwargs):
   skip = x * visible if kwargs.get('apply_padding_first') else x
   got = running.run(layer, variables, x, paddings)
   np.testing.assert_allclose(got, skip + mixed * visible, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+  'k, normalize', [(1, False), (1, True), (3, False), (3, True)]
+)
+def test_dropless_experts_of_a_token_are_k(k, normalize):
+  x = running.normal(_B, _T, _D)
+  paddings = jnp.zeros((_B, _T)).at[1, 3:].set(1.0)
+  config = _config(
+    gating_func='dropless',
+    num_experts=5,
+    experts_per_token=k,
+    normalize_gates=normalize,
+    use_gated_activation=True,
+    moe_load_balance_loss_weight=0.5,
+  )
+  layer, variables = running.build(config, x, paddings)
+  p = _numbers(variables)
+  gates = numpy_layers.softmax(np.asarray(x, np.float64) @ p['gate'])
+  chosen = _top_k(gates, k, normalize)
+  mixed = np.einsum('bted,bte->btd', _experts(p, x, gated=True), chosen)
+  visible = 1 - np.asarray(paddings)[..., None]
+  got, updates = running.run(
+    layer, variables, x, paddings, mutable=['aux_loss']
+  )
+  np.testing.assert_allclose(got, x + mixed * visible, atol=1e-4)
+  # Of Switch Transformer, over the tokens of the whole batch.
+  tokens = np.asarray(paddings) == 0
+  density = (chosen[tokens] > 0).mean(0) / k
+  want = 5 * np.sum(density * gates[tokens].mean(0))
+  loss = updates['aux_loss']['aux_moe_load_balance_loss'].value
+  np.testing.assert_allclose(loss, 0.5 * want, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+  'fields, message',
+  [
+    ({'experts_per_token': 3}, "set gating_func='dropless'"),
+    ({'normalize_gates': False}, "set gating_func='dropless'"),
+    (
+      {'gating_func': 'dropless', 'experts_per_token': 4},
+      'from 1 to num_experts=3, got 4',
+    ),
+    (
+      {
+        'gating_func': 'dropless',
+        'experts_per_token': 1,
+        'second_expert_policy': 'random',
+      },
+      "second_expert_policy must be 'all' with experts_per_token=1",
+    ),
+  ],
+)
+def test_numbers_of_experts_that_are_refused(fields, message):
+  with pytest.raises(ValueError, match=message):
+    running.build(_config(**fields), running.normal(_B, _T, _D))
 
 
 def test_load_balance_loss():
@@ -213,7 +274,7 @@ def test_gradients(gated):
   x = running.normal(_B, _T, _D)
   layer, variables = running.build(_config(use_gated_activation=gated), x)
   dropless = _config(
-    use_gated_activation=gated, gating_func='dropless_top2', name='dropless'
+    use_gated_activation=gated, gating_func='dropless', name='dropless'
   ).Instantiate()
   params = variables['params']
   target = np.asarray(running.normal(_B, _T, _D, seed=1), np.float64)

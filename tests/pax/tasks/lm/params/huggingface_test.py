@@ -16,17 +16,20 @@ import pytest
 from pax import experiment_registry, main
 from pax.huggingface import families, model_folder, safetensors
 from pax.inputs.tokens import tokenizers
-from pax.tasks.lm.params import huggingface
+from pax.tasks.lm.params import fine_tuning, huggingface
 from tests.pax.huggingface import job_runs, loaded_models, reference_models
 
 _FAMILIES = {
   'Llama2': 'llama',
   'Llama3': 'llama',
   'Mistral': 'mistral',
+  'Mixtral': 'mixtral',
   'Qwen2': 'qwen2',
   'Qwen3': 'qwen3',
+  'Qwen3Moe': 'qwen3_moe',
   'Gemma': 'gemma',
   'Gemma2': 'gemma2',
+  'Gemma3': 'gemma3_text',
   'Gpt2': 'gpt2',
   'T5': 't5',
   'T5V1_1': 't5',
@@ -49,10 +52,13 @@ def test_experiments_have_published_sizes(name):
     'Llama2': 6738,
     'Llama3': 1235,
     'Mistral': 7241,
+    'Mixtral': 46702,
     'Qwen2': 494,
     'Qwen3': 596,
+    'Qwen3Moe': 30532,
     'Gemma': 2506,
     'Gemma2': 2614,
+    'Gemma3': 999,
     'Gpt2': 124,
     'T5': 60,
     'T5V1_1': 76,
@@ -84,8 +90,10 @@ def test_trains_from_imported_weights_and_exports(tmp_path, capfd):
 def test_repeated_layers_have_the_loss_of_the_model_and_export_it(
   tmp_path, capfd
 ):
-  words = ['--set=ICI_MESH_SHAPE=[1,1,1]']
-  job_runs.check_repeated_layers('Llama3', tmp_path, words, capfd)
+  # Layers and experts are axes of one variable.
+  words = ['--set=USE_EXPERT_PARALLEL=True', '--set=ICI_MESH_SHAPE=[1,1,2,2]']
+  words += ['--set=BATCH_SIZE=4']
+  job_runs.check_repeated_layers('Mixtral', tmp_path, words, capfd)
 
 
 @pytest.mark.parametrize('mode', ['decode_once', 'infer'])
@@ -223,7 +231,7 @@ def test_texts_are_at_most_as_long_as_the_table_of_positions(name):
 
 def test_tokenizers_of_folders(tmp_path, monkeypatch):
   folder = str(tmp_path)
-  name = lambda: huggingface.tokenizer_of(folder).cls.__name__
+  name = lambda: fine_tuning.tokenizer_of(folder).cls.__name__
   assert name() == 'ByteTokenizer'
   (tmp_path / 'tokenizer.json').write_text('{}')
   assert name() == 'HuggingFaceTokenizer'
