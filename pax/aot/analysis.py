@@ -26,6 +26,7 @@ from pax.aot.report.step_report import Flops, Report
 from pax.aot.target import Target
 from pax.summaries import mfu
 from pax.tools import flops as flops_lib
+from praxis.py_utils import jaxprs
 
 # Values of --check_level; those below are of `pax validate_config`.
 MESH, TRACED, COMPILED = 6, 7, 10
@@ -158,7 +159,10 @@ def _trace_step(target: Target) -> _Trace:
   start = time.monotonic()
   step = target.partitioner.train_step()
   # The devices are simulated CPUs where the compiler is missing.
-  jaxpr = step.trace(platform=target.topology.platform).jaxpr.jaxpr
+  platform = target.topology.platform
+  jaxpr = jaxprs.select_platform(
+    step.trace(platform=platform).jaxpr.jaxpr, platform
+  )
   by_primitive = flops_lib.count_jaxpr(jaxpr)
   loops_once = flops_lib.count_jaxpr(jaxpr, loops_once=True)
   matmuls = sum(by_primitive.get(p, 0) for p in jaxpr_walk.CONTRACTIONS)
@@ -178,9 +182,9 @@ def _trace_step(target: Target) -> _Trace:
 def _model_flops(target: Target, matmul_flops: float) -> float:
   """FLOPs that the model needs, at most those of the step's matmuls.
 
-  The formula counts all experts, also those that a token is not routed to. It
-  holds for sequences of tokens only; of other batches it is the matmuls,
-  recomputation included.
+  The formula counts the gradients of all weights, also of those that are not
+  trained. It holds for sequences of tokens only; of other batches it is the
+  matmuls, recomputation included.
   """
   batch_size, *example_shape = _batch_shape(target)
   if len(example_shape) != 1:

@@ -30,8 +30,9 @@ _ATTENTION_OUT = re.compile(r'(^|/)self_attention/post/w$')
 class ModelFlops:
   """FLOPs of one training step, without rematerialization."""
 
-  # Number of trainable scalars.
+  # Number of trainable scalars, and of those that multiply a token.
   num_params: int
+  num_active_params: float
   flops_per_token: float
   flops_per_step: float
 
@@ -51,23 +52,27 @@ def model_flops(
 ) -> ModelFlops:
   """Returns the FLOPs of a training step: 6·N + 6·T·Σ(N·H) per token.
 
+  N is the number of parameters that are active for a token.
+
   Args:
     var_weight_hparams: WeightHParams of each variable, by collection.
     batch_size: Rows of the global batch.
     seq_len: T, tokens per row.
   """
   params = var_weight_hparams.get(base_layer.PARAMS, var_weight_hparams)
-  num_params, multiplied, attention_width = 0, 0, 0
+  num_params, num_active, attention_width = 0, 0.0, 0
   for path, weight in py_utils.tree_paths(params):
     shape = [*(weight.repeat_prefix or ()), *weight.shape]
     size = math.prod(shape)
     num_params += size
-    multiplied += 0 if _EMBEDDING.search(path) else size
+    if not _EMBEDDING.search(path):
+      num_active += size * weight.active_fraction
     if _ATTENTION_OUT.search(path):
       attention_width += size // weight.shape[0]
-  per_token = 6.0 * multiplied + 6.0 * seq_len * attention_width
+  per_token = 6.0 * num_active + 6.0 * seq_len * attention_width
   return ModelFlops(
     num_params=num_params,
+    num_active_params=num_active,
     flops_per_token=per_token,
     flops_per_step=per_token * batch_size * seq_len,
   )

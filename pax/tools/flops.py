@@ -12,13 +12,14 @@ import jax
 import numpy as np
 
 from praxis import py_utils
+from praxis.layers.moe import routed_rows
 from praxis.py_utils import jaxprs
 
 # Primitives that move or convert data.
 _FREE = frozenset({
   'broadcast_in_dim', 'concatenate', 'convert_element_type', 'copy',
   'dynamic_slice', 'dynamic_update_slice', 'gather', 'iota',
-  'optimization_barrier', 'pad',
+  'optimization_barrier', 'pad', 'platform_index',
   'random_bits', 'random_fold_in', 'random_seed', 'random_split',
   'random_unwrap', 'random_wrap', 'reshape', 'rev', 'scatter',
   'sharding_constraint', 'slice', 'split', 'squeeze', 'stop_gradient',
@@ -31,22 +32,27 @@ def count(fn: Callable[..., Any], *args: Any) -> dict[str, int]:
   """Returns the FLOPs of `fn(*args)` by primitive, the largest first.
 
   A matrix product of M x K and K x N is 2MNK, also if its rows are of several
-  groups (`ragged_dot`). A convolution is twice its multiplications, except
-  those by the zeros of a dilated input; a reduction one per input element, any
-  other primitive one per output element. A condition counts its most expensive
-  branch, a loop of unknown trip count one iteration, a Pallas kernel every
-  point of its grid. The products of a kernel with such loops, or with a grid
-  that is known at run time only, count its own estimate.
+  groups (`ragged_dot`); rows without a group do not count if its name has the
+  share of the others (`routed_rows`). A convolution is twice its
+  multiplications, except those by the zeros of a dilated input; a reduction one
+  per input element, any other primitive one per output element. A condition
+  counts its most expensive branch, a loop of unknown trip count one iteration,
+  a Pallas kernel every point of its grid. The products of a kernel with such
+  loops, or with a grid that is known at run time only, count its own estimate.
+  Of `jax.lax.platform_dependent` the branch of the default platform counts.
   Equations that no result depends on count nothing. Nothing runs.
   """
-  return count_jaxpr(jax.make_jaxpr(fn)(*args).jaxpr)
+  jaxpr = jax.make_jaxpr(fn)(*args).jaxpr
+  platform = jax.default_backend()
+  return count_jaxpr(jaxprs.select_platform(jaxpr, platform))
 
 
 def count_jaxpr(jaxpr: Any, *, loops_once: bool = False) -> dict[str, int]:
   """Returns the FLOPs of a jaxpr, as `count` does.
 
   Args:
-    jaxpr: the program before it is partitioned over devices.
+    jaxpr: the program before it is partitioned over devices, with the branches
+      of one platform (`jaxprs.select_platform`).
     loops_once: whether to count one iteration of each loop, as XLA's cost
       analysis does.
   """
@@ -144,7 +150,8 @@ def _flops(eqn: Any) -> int:
     shape = eqn.invars[0].aval.shape
     return 2 * size * math.prod(shape[i] for i in contracted)
   if name == 'ragged_dot_general':
-    return _ragged_dot_flops(eqn, size)
+    share = routed_rows.share_of(str(eqn.source_info.name_stack))
+    return int(share * _ragged_dot_flops(eqn, size))
   if name == 'conv_general_dilated':
     kernel = eqn.invars[1].aval.shape
     out_features = eqn.params['dimension_numbers'].rhs_spec[0]

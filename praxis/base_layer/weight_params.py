@@ -56,6 +56,8 @@ class WeightHParams:
   # The dimensions that a layer contracts, and those of its outputs, where the
   # initializer does not take them as fan-in and fan-out.
   matrix_axes: tuple[Sequence[int], Sequence[int]] | None = None
+  # Fraction of the weight that multiplies a token: less than 1 for experts.
+  active_fraction: float = 1.0
 
   def __post_init__(self) -> None:
     self.collections = list(self.collections or [])

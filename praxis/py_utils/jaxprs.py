@@ -33,6 +33,50 @@ def sub_jaxprs(eqn: jex_core.JaxprEqn) -> Iterator[jex_core.Jaxpr]:
         yield jaxpr
 
 
+def select_platform(jaxpr: jex_core.Jaxpr, platform: str) -> jex_core.Jaxpr:
+  """Returns a jaxpr that has only the branches of a platform.
+
+  JAX keeps all branches of `jax.lax.platform_dependent` until it lowers a
+  program.
+
+  Args:
+    jaxpr: the program.
+    platform: 'cpu', 'tpu' or 'gpu', which is CUDA.
+  """
+  platform = 'cuda' if platform == 'gpu' else platform
+  # Jaxprs that several equations run remain one.
+  selected: dict[jex_core.Jaxpr, jex_core.Jaxpr] = {}
+
+  def of_jaxpr(jaxpr: jex_core.Jaxpr) -> jex_core.Jaxpr:
+    if jaxpr not in selected:
+      selected[jaxpr] = jaxpr.replace(eqns=[of_eqn(e) for e in jaxpr.eqns])
+    return selected[jaxpr]
+
+  def of_eqn(eqn: jex_core.JaxprEqn) -> jex_core.JaxprEqn:
+    params = {name: of_param(value) for name, value in eqn.params.items()}
+    for branch, names in zip(
+      params.get('branches', ()),
+      params.get('branches_platforms') or (),
+      strict=False,
+    ):
+      # The default, without names, is the last.
+      if names is None or platform in names:
+        params['branches'] = (branch,)
+        break
+    return eqn.replace(params=params)
+
+  def of_param(value: Any) -> Any:
+    if isinstance(value, jex_core.ClosedJaxpr):
+      return value.replace(jaxpr=of_jaxpr(value.jaxpr))
+    if isinstance(value, jex_core.Jaxpr):
+      return of_jaxpr(value)
+    if type(value) in (list, tuple):
+      return type(value)(map(of_param, value))
+    return value
+
+  return of_jaxpr(jaxpr)
+
+
 def live_equations(
   eqns: Sequence[jex_core.JaxprEqn], results: Sequence[Any]
 ) -> list[jex_core.JaxprEqn]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from pax.aot.hlo import async_collectives, bytes_accessed, hlo_parser
 from pax.summaries import chips
+from praxis.layers.moe import routed_rows
 
 _ESTIMATED_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 # XLA writes INT64_MAX for a kernel that it has no estimate of.
@@ -143,7 +144,8 @@ def _flops_of(
 ) -> int:
   if not kernel.op_name.endswith(_PALLAS_CALL):
     estimate = _COST_ESTIMATE.search(kernel.attributes)
-    return int(estimate[1]) if estimate else 0
+    flops = int(estimate[1]) if estimate else 0
+    return int(routed_rows.share_of(kernel.op_name) * flops)
   # The name stack ends in the name of the kernel, perhaps within that of a
   # transformation such as vmap(...), and `pallas_call`.
   scope = _TRANSFORMATION.sub('', kernel.op_name.removesuffix(_PALLAS_CALL))

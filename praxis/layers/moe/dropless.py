@@ -16,12 +16,15 @@ References: MegaBlocks, https://arxiv.org/abs/2211.15841
 
 from __future__ import annotations
 
+import fractions
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
+
+from praxis.layers.moe import routed_rows
 
 # The input projections (one, or two if gated) and the output projection, with
 # or without a dimension of experts.
@@ -64,6 +67,7 @@ def mixture(
   weights: ExpertWeights,
   expert_fn: ExpertFn,
   first_expert: Int[Array, ''] | int = 0,
+  num_shards: int = 1,
 ) -> Float[Array, '*N M']:
   """Returns the gated sum of the outputs of the local experts.
 
@@ -73,13 +77,14 @@ def mixture(
     weights: of the local experts.
     expert_fn: applies the experts to rows.
     first_expert: global index of the first local expert.
+    num_shards: number of devices that the experts are sharded over.
   """
 
   def on_cpu(x: Any, top_k: Any, weights: Any, first: Any) -> Array:
     return _dense_mixture_if_assigned(x, top_k, weights, expert_fn, first)
 
   def on_accelerator(x: Any, top_k: Any, weights: Any, first: Any) -> Array:
-    return grouped_mixture(x, top_k, weights, expert_fn, first)
+    return grouped_mixture(x, top_k, weights, expert_fn, first, num_shards)
 
   first_expert = jnp.asarray(first_expert, jnp.int32)
   return jax.lax.platform_dependent(
@@ -95,27 +100,40 @@ def grouped_mixture(
   weights: ExpertWeights,
   expert_fn: ExpertFn,
   first_expert: Int[Array, ''] | int = 0,
+  num_shards: int = 1,
 ) -> Float[Array, '*N M']:
   """Computes `mixture` by grouped products of rows sorted by expert."""
   num_experts = _num_experts(weights)
   k = top_k.indices.shape[-1]
   expert = top_k.indices.reshape(-1) - first_expert
-  is_local = (expert >= 0) & (expert < num_experts)
-  # Rows of remote experts are sorted to the end, outside of every group.
+  gates = top_k.gates.reshape(-1)
+  is_local = (expert >= 0) & (expert < num_experts) & (gates != 0.0)
+  # Rows of remote experts are sorted to the end, outside of every group. A
+  # token has at most num_experts others, as its experts differ.
   expert = jnp.where(is_local, expert, num_experts)
   order = jnp.argsort(expert)
+  rows_per_token = min(k, num_experts)
+  num_rows = expert.size // k * rows_per_token
+  rows = order[:num_rows]
   sizes = jnp.bincount(expert, length=num_experts + 1)[:-1].astype(jnp.int32)
-  gates = jnp.where(is_local, top_k.gates.reshape(-1), 0.0)
-  outputs = expert_fn(
-    weights,
-    tokens.reshape(-1, tokens.shape[-1])[order // k],
-    gates[order, jnp.newaxis].astype(tokens.dtype),
-    lambda rows, weight: jax.lax.ragged_dot(rows, weight, sizes),
+  gates = jnp.where(is_local, gates, 0.0)
+  share = fractions.Fraction(k, rows_per_token * num_shards)
+  with routed_rows.scope(share):
+    outputs = expert_fn(
+      weights,
+      tokens.reshape(-1, tokens.shape[-1])[rows // k],
+      gates[rows, jnp.newaxis].astype(tokens.dtype),
+      lambda rows, weight: jax.lax.ragged_dot(rows, weight, sizes),
+    )
+  # The positions of the rows of a token, those of local experts first.
+  positions = jnp.sort(jnp.argsort(order).reshape(-1, k), axis=-1)
+  positions = positions[:, :rows_per_token]
+  # Those of remote experts are out of bounds, and remain unique.
+  positions += jnp.where(positions < jnp.sum(sizes), 0, num_rows)
+  outputs = outputs.at[positions].get(
+    mode='fill', fill_value=0, unique_indices=True
   )
-  outputs = outputs[jnp.argsort(order)]
-  outputs = jnp.where(is_local[:, jnp.newaxis], outputs, 0.0)
-  outputs = outputs.reshape(*tokens.shape[:-1], k, tokens.shape[-1])
-  return jnp.sum(outputs, axis=-2)
+  return jnp.sum(outputs, axis=-2).reshape(tokens.shape)
 
 
 def _dense_mixture_if_assigned(

@@ -114,7 +114,9 @@ def sharded_mixture(
     first_expert: Array | int = 0
     if axes.expert:
       first_expert = jax.lax.axis_index(axes.expert) * num_local_experts
-    outputs = dropless.mixture(tokens, top_k, weights, expert_fn, first_expert)
+    outputs = dropless.mixture(
+      tokens, top_k, weights, expert_fn, first_expert, num_devices
+    )
     if partial_axes := (*replicated, *axes.hidden):
       outputs = jax.lax.psum(outputs, partial_axes)
     if gathered:

@@ -122,7 +122,8 @@ def assign_experts(
   masks = [first * is_important]
   remaining_gates = gates
   for _ in range(1, options.experts_per_token):
-    remaining_gates = remaining_gates * (1.0 - masks[-1])
+    # Below those that underflow to 0, so that no expert is chosen twice.
+    remaining_gates = jnp.where(masks[-1] > 0.0, -1.0, remaining_gates)
     scores = remaining_gates
     if options.second_expert_policy == 'sampling':
       scores = _gumbel_perturbed(logits, masks[0], next_key())

@@ -320,7 +320,8 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
   def _weight_hparams(
     self, shape: list[int], split: SplitDimsMapping, fan_in: int
   ) -> base_layer.WeightHParams:
-    has_explicit_axes = self.explicit_fan_in_fan_out_axes and len(shape) == 3
+    is_of_experts = len(shape) == 3
+    has_explicit_axes = self.explicit_fan_in_fan_out_axes and is_of_experts
     return base_layer.WeightHParams(
       shape=shape,
       init=self._fan_in_init(fan_in),
@@ -328,7 +329,15 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
       tensor_split_dims_mapping=split,
       fan_in_axes=[-2] if has_explicit_axes else None,
       fan_out_axes=[-1] if has_explicit_axes else None,
+      active_fraction=self._active_fraction() if is_of_experts else 1.0,
     )
+
+  def _active_fraction(self) -> float:
+    """Returns the fraction of the experts that a token has on average."""
+    experts_per_token: float = self.experts_per_token
+    if self.gating_func.startswith('expert_choice'):
+      experts_per_token = self.unadjusted_expert_capacity_factor
+    return min(experts_per_token / self.num_experts, 1.0)
 
   def _input_weights(self) -> list[Float[Array, 'E M H']]:
     """Returns the input projection and, if gated, that of the activation."""

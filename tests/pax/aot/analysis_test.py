@@ -77,13 +77,16 @@ def test_products_by_hand(report):
   assert report.flops.xla_ratio > 0.5
 
 
-def test_experts_that_do_not_run_are_not_of_the_model(monkeypatch):
-  # The formula counts all experts.
+def test_the_model_needs_at_most_the_matmuls_of_the_step(monkeypatch):
+  # The formula counts gradients that the step may not compute.
   monkeypatch.setattr(
     analysis.mfu,
     'model_flops',
     lambda *args, **kwargs: analysis.mfu.ModelFlops(
-      num_params=1, flops_per_token=1e12, flops_per_step=1e12
+      num_params=1,
+      num_active_params=1,
+      flops_per_token=1e12,
+      flops_per_step=1e12,
     ),
   )
   flops = analysis.analyze(make(), analysis.TRACED).report.flops

@@ -50,6 +50,18 @@ def test_a_two_layer_model_by_hand():
   assert flops.flops_per_step == flops.flops_per_token * 3 * 16
 
 
+def test_experts_count_as_often_as_tokens_are_routed_to_them():
+  # Mixtral's 2 of 8, and a dense weight.
+  experts = base_layer.WeightHParams(
+    shape=[8, 16, 32], repeat_prefix=[3], active_fraction=2 / 8
+  )
+  tree = {'params': {'moe': experts, 'dense': weight(16, 16)}}
+  flops = mfu.model_flops(tree, batch_size=1, seq_len=4)
+  assert flops.num_params == 3 * 8 * 16 * 32 + 16 * 16
+  assert flops.num_active_params == 3 * 2 * 16 * 32 + 16 * 16
+  assert flops.flops_per_token == 6 * flops.num_active_params
+
+
 def test_gpt3_by_its_paper():
   """175B: 6·N per token, and 6·L·T·D for attention: T / 12 D more."""
   layers, dims = 96, 12288

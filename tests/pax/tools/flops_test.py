@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import fractions
 import functools
 
 import jax
@@ -11,6 +12,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from pax.tools import flops
+from praxis.layers.moe import routed_rows
+from praxis.py_utils import jaxprs
 
 
 def test_products_reductions_and_what_is_free():
@@ -76,6 +79,21 @@ def test_products_of_groups_of_rows_count_each_row_once():
   assert found['ragged_dot_general'] == 2 * product
 
 
+def test_rows_that_are_routed_to_other_devices_do_not_count():
+  sizes = jnp.array([4, 4])
+
+  def product(rows, weights):
+    with routed_rows.scope(fractions.Fraction(2, 16)):
+      return jax.lax.ragged_dot(rows, weights, sizes).sum()
+
+  args = jnp.ones((64, 32)), jnp.ones((2, 32, 16))
+  want = 2 * 8 * 32 * 16
+  assert flops.count(product, *args)['ragged_dot_general'] == want
+  gradients = jax.grad(jax.checkpoint(product), argnums=(0, 1))
+  found = flops.count(gradients, *args)['ragged_dot_general']
+  assert found == 2 * want
+
+
 def test_a_mapped_function_runs_once_per_part_of_its_operands():
   types = (jax.sharding.AxisType.Auto,) * 2
   mesh = jax.sharding.AbstractMesh((2, 4), ('a', 'b'), axis_types=types)
@@ -93,6 +111,24 @@ def test_a_mapped_function_runs_once_per_part_of_its_operands():
     found = flops.count(mapped, *args)
     # Devices along b repeat the work only if the function maps over b too.
     assert found['dot_general'] == repeats * 2 * 8 * 16 * 4
+
+
+def test_branches_of_other_platforms_do_not_count():
+  def fn(x):
+    body = lambda x, _: (
+      jax.lax.platform_dependent(
+        x, tpu=lambda x: x @ x @ x, cuda=lambda x: x @ x, default=jnp.sin
+      ),
+      None,
+    )
+    return jax.lax.scan(body, x, length=3)[0]
+
+  x = jnp.ones((4, 4))
+  assert flops.count(fn, x) == {'sin': 3 * 16}
+  jaxpr = jax.make_jaxpr(fn)(x).jaxpr
+  for platform, products in (('tpu', 2), ('gpu', 1)):
+    found = flops.count_jaxpr(jaxprs.select_platform(jaxpr, platform))
+    assert found == {'dot_general': 3 * products * 2 * 64}
 
 
 def test_custom_gradients_count_once():

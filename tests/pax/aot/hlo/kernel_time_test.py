@@ -111,6 +111,14 @@ def test_kernels_that_xla_makes_of_ragged_dots_have_its_count():
   module = hlo_parser.parse(PROGRAM.replace('negate(%done)', kernel))
   chip = dataclasses.replace(CHIP, flops=10.0)
   assert kernel_time.kernel_seconds(module, chip).mosaic == 400 / 5
+  # Rows that are routed to other devices do not count.
+  module = hlo_parser.parse(
+    PROGRAM.replace(
+      'negate(%done)', kernel.replace('step)', 'step)/routed_rows_1_of_4')
+    )
+  )
+  chip = dataclasses.replace(CHIP, flops=1.0)
+  assert kernel_time.kernel_seconds(module, chip).mosaic == 100 / 0.5
   # Of their metadata it has none.
   module = hlo_parser.parse(
     PROGRAM.replace('negate(%done)', kernel.replace('cost_estimate', 'other'))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fractions
 import functools
 
 import jax
@@ -13,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from praxis import base_layer, pax_fiddle
 from praxis.layers import transformers
-from praxis.layers.moe import dropless, expert_parallel
+from praxis.layers.moe import dropless, expert_parallel, gating
 from tests.praxis.layers import running
 from tests.testing import collectives
 
@@ -172,18 +173,36 @@ def test_bits_are_the_same_on_any_number_of_devices(shards):
     np.testing.assert_array_equal(got, want)
 
 
-def test_runs_of_rows_are_the_same_experts():
-  # What accelerators compute, beside what CPUs do.
-  def outputs():
-    x, paddings = _inputs()
-    layer, variables = running.build(_config(), x, paddings)
-    return running.run(layer, variables, x, paddings)
-
-  in_turn = outputs()
+@pytest.mark.parametrize('mesh', [(1, 1, 1), (2, 4, 1), (1, 8, 1)])
+def test_grouped_products_are_those_of_each_expert(mesh):
+  # What accelerators compute, beside what CPUs do; with 4 and 8 shards a device
+  # has fewer experts than a token.
+  config = _config(experts_per_token=3)
+  want = _step(mesh, config, **_QUICKLY)[0]
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(dropless, 'mixture', dropless.grouped_mixture)
-    by_runs = outputs()
-  np.testing.assert_allclose(by_runs, in_turn, atol=1e-5)
+    got, text = _step(mesh, config, **_QUICKLY)
+  num_shards = mesh[1]
+  rows_per_token = min(3, _E // num_shards)
+  share = fractions.Fraction(3, num_shards * rows_per_token)
+  assert f'routed_rows_{share.numerator}_of_{share.denominator}/' in text
+  for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+    np.testing.assert_allclose(a, b, atol=2e-5 * np.abs(b).max())
+
+
+def test_experts_of_a_token_differ_where_gates_underflow():
+  logits = jnp.asarray([[[200.0, 0.0, 0.0, 1.0]]])
+  assignment = gating.assign_experts(
+    logits,
+    jnp.ones((1, 1)),
+    gating.GatingOptions(experts_per_token=3),
+    lambda: jax.random.key(0),
+  )
+  chosen = np.sum(assignment.masks, axis=0)[0, 0]
+  assert chosen.max() == 1 and chosen[0] == 1
+  np.testing.assert_array_equal(
+    [float(gate[0, 0]) for gate in assignment.gates], [1, 0, 0]
+  )
 
 
 def test_tokens_move_and_weights_stay(one_device):
