@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import fractions
 import math
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +27,7 @@ _FREE = frozenset({
   'transpose',
 })  # fmt: skip
 _REDUCTIONS = ('reduce_', 'arg', 'cum')
+_ALL = fractions.Fraction(1)
 
 
 def count(fn: Callable[..., Any], *args: Any) -> dict[str, int]:
@@ -82,22 +84,37 @@ def pallas_kernels(jaxpr: Any) -> dict[str, int]:
   return kernels
 
 
-def _count(jaxpr: Any, loops_once: bool) -> collections.Counter[str]:
+def _count(
+  jaxpr: Any, loops_once: bool, share: fractions.Fraction = _ALL
+) -> collections.Counter[str]:
+  """Returns the FLOPs of a jaxpr by primitive.
+
+  Args:
+    jaxpr: the jaxpr.
+    loops_once: see `count_jaxpr`.
+    share: that of the rows of grouped products which count.
+  """
   total: collections.Counter[str] = collections.Counter()
   for eqn in jaxprs.live_equations(jaxpr.eqns, jaxpr.outvars):
+    # Names within a function are relative to its call.
+    routed = share * routed_rows.share_of(str(eqn.source_info.name_stack))
+    if not routed:
+      continue
     inner = list(py_utils.sub_jaxprs(eqn))
     if eqn.primitive.name == 'cond':
-      branches = (_count(j, loops_once) for j in inner)
+      branches = (_count(j, loops_once, routed) for j in inner)
       most = max(branches, key=lambda counts: counts.total())
       total += most
     elif (flops := _estimate(eqn)) is not None:
-      total['dot_general'] += flops
+      total['dot_general'] += int(routed * flops)
     elif inner:
       is_loop = eqn.primitive.name == 'scan'
       trip_count = 1 if loops_once and is_loop else _trip_count(eqn)
       for called in inner:
-        for name, flops in _count(called, loops_once).items():
+        for name, flops in _count(called, loops_once, routed).items():
           total[name] += trip_count * flops
+    elif eqn.primitive.name == 'ragged_dot_general':
+      total[eqn.primitive.name] += int(routed * _flops(eqn))
     else:
       total[eqn.primitive.name] += _flops(eqn)
   return +total
@@ -150,8 +167,7 @@ def _flops(eqn: Any) -> int:
     shape = eqn.invars[0].aval.shape
     return 2 * size * math.prod(shape[i] for i in contracted)
   if name == 'ragged_dot_general':
-    share = routed_rows.share_of(str(eqn.source_info.name_stack))
-    return int(share * _ragged_dot_flops(eqn, size))
+    return _ragged_dot_flops(eqn, size)
   if name == 'conv_general_dilated':
     kernel = eqn.invars[1].aval.shape
     out_features = eqn.params['dimension_numbers'].rhs_spec[0]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pax.aot.hlo import hlo_parser
+from praxis.layers.moe import routed_rows
 
 # Opcodes that access no memory themselves.
 _FREE = frozenset({
@@ -42,6 +43,8 @@ def kernel_bytes(
     computation: the computation that holds it.
   """
   if instruction.opcode in _FREE or instruction.opcode.endswith('-done'):
+    return 0.0
+  if not routed_rows.share_of(instruction.op_name):
     return 0.0
   if instruction.opcode == 'custom-call' and not instruction.operands:
     return 0.0  # AllocateBuffer.

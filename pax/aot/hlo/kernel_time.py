@@ -122,6 +122,9 @@ class _Schedule:
     computation: hlo_parser.Computation,
     count: int,
   ) -> None:
+    share = float(routed_rows.share_of(instruction.op_name))
+    if not share:
+      return
     cycles = _estimated_cycles(instruction)
     if cycles is not None:
       self.has_estimate = True
@@ -132,7 +135,7 @@ class _Schedule:
     )
     seconds = num_bytes / self._chip.hbm_bytes_per_s
     if _MOSAIC_CALL in instruction.attributes:
-      flops = _flops_of(instruction, self._mosaic_flops)
+      flops = _flops_of(instruction, self._mosaic_flops) * share
       seconds = max(seconds, flops / (_MOSAIC_EFFICIENCY * self._chip.flops))
       self.mosaic += count * seconds
     else:
@@ -144,8 +147,7 @@ def _flops_of(
 ) -> int:
   if not kernel.op_name.endswith(_PALLAS_CALL):
     estimate = _COST_ESTIMATE.search(kernel.attributes)
-    flops = int(estimate[1]) if estimate else 0
-    return int(routed_rows.share_of(kernel.op_name) * flops)
+    return int(estimate[1]) if estimate else 0
   # The name stack ends in the name of the kernel, perhaps within that of a
   # transformation such as vmap(...), and `pallas_call`.
   scope = _TRANSFORMATION.sub('', kernel.op_name.removesuffix(_PALLAS_CALL))

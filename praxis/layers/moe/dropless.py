@@ -2,7 +2,7 @@
 """Dropless mixtures of experts: no capacity limit, no dropped tokens.
 
 On accelerators tokens are sorted by expert and multiplied by grouped matrix
-products (`jax.lax.ragged_dot`), so the cost is proportional to the number of
+products (`grouped_matmul`), so the cost is proportional to the number of
 rows. CPUs lack such a product: they compute every expert on all tokens. The CPU
 path is bit-identical for any assignment of experts to devices where a row of
 XLA's matrix product does not depend on the other rows (with AVX-512; with AVX2
@@ -17,14 +17,21 @@ References: MegaBlocks, https://arxiv.org/abs/2211.15841
 from __future__ import annotations
 
 import fractions
+import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from praxis.layers.moe import routed_rows
+from praxis.layers.moe import grouped_matmul, routed_rows
+
+# Rows of the buffer of a device, relative to those of balanced experts, and at
+# least.
+_BUFFER_FACTOR = 2
+_MIN_BUFFER_ROWS = 4096
 
 # The input projections (one, or two if gated) and the output projection, with
 # or without a dimension of experts.
@@ -102,38 +109,134 @@ def grouped_mixture(
   first_expert: Int[Array, ''] | int = 0,
   num_shards: int = 1,
 ) -> Float[Array, '*N M']:
-  """Computes `mixture` by grouped products of rows sorted by expert."""
+  """Computes `mixture` by grouped products of rows sorted by expert.
+
+  A device with some of the experts has a buffer of twice the rows that it gets
+  where experts are balanced. If more are routed to it, it computes chunks of
+  the tokens one after another, whose rows always fit.
+  """
+  flat = tokens.reshape(-1, tokens.shape[-1])
+  top_k = top_k.flatten_tokens()
+  num_tokens, k = top_k.indices.shape
+  num_experts = _num_experts(weights)
+  buffer_size = math.ceil(_BUFFER_FACTOR * num_tokens * k / num_shards)
+  # A multiple of the least, so that kernels have whole tiles.
+  buffer_size = (
+    max(math.ceil(buffer_size / _MIN_BUFFER_ROWS), 1) * _MIN_BUFFER_ROWS
+  )
+  # The experts of a token differ.
+  rows_per_token = min(k, num_experts)
+  num_chunks = _num_chunks(num_tokens, rows_per_token, buffer_size)
+
+  def at_once(
+    tokens: Array, top_k: TopKExperts, weights: ExpertWeights, num_rows: int
+  ) -> Array:
+    balanced = fractions.Fraction(tokens.shape[0] * k, num_shards)
+    with routed_rows.scope(balanced / num_rows):
+      return _grouped_rows(
+        tokens, top_k, weights, expert_fn, first_expert, num_rows
+      )
+
+  if num_chunks == 1:
+    outputs = at_once(flat, top_k, weights, num_tokens * rows_per_token)
+    return outputs.reshape(tokens.shape)
+
+  def in_chunks(
+    tokens: Array, top_k: TopKExperts, weights: ExpertWeights
+  ) -> Array:
+    size = num_tokens // num_chunks
+
+    @jax.checkpoint
+    def of_chunk(chunk: tuple[Array, TopKExperts]) -> Array:
+      return at_once(*chunk, weights, size * rows_per_token)
+
+    chunks = jax.tree.map(
+      lambda x: x.reshape(num_chunks, size, *x.shape[1:]), (tokens, top_k)
+    )
+    # Balanced experts have no rows here.
+    with routed_rows.scope(fractions.Fraction(0)):
+      return jax.lax.map(of_chunk, chunks).reshape(tokens.shape)
+
+  is_local = _is_local(top_k, first_expert, num_experts)
+  outputs = jax.lax.cond(
+    _largest_in_batch(jnp.sum(is_local)) <= buffer_size,
+    functools.partial(at_once, num_rows=buffer_size),
+    in_chunks,
+    *(flat, top_k, weights),
+  )
+  return outputs.reshape(tokens.shape)
+
+
+def _num_chunks(num_tokens: int, rows_per_token: int, buffer_size: int) -> int:
+  """Returns the least divisor of the tokens whose chunks fit a buffer."""
+  return next(
+    n
+    for n in range(1, num_tokens + 1)
+    if num_tokens % n == 0 and num_tokens // n * rows_per_token <= buffer_size
+  )
+
+
+@jax.custom_batching.custom_vmap
+def _largest_in_batch(size: Int[Array, '']) -> Int[Array, '']:
+  """Returns the size, or the largest of a batch, as stages of a pipeline are.
+
+  A condition that differs within a batch would compute both branches.
+  """
+  return size
+
+
+@_largest_in_batch.def_vmap
+def _largest_of(
+  axis_size: int, in_batched: list[bool], sizes: Int[Array, ' B']
+) -> tuple[Int[Array, ''], bool]:
+  del axis_size, in_batched
+  return _largest_in_batch(jnp.max(sizes)), False
+
+
+def _is_local(
+  top_k: TopKExperts, first_expert: Int[Array, ''] | int, num_experts: int
+) -> Bool[Array, 'N k']:
+  """Returns whether a choice has a gate and is one of the local experts."""
+  expert = top_k.indices - first_expert
+  return (expert >= 0) & (expert < num_experts) & (top_k.gates != 0.0)
+
+
+def _grouped_rows(
+  tokens: Float[Array, 'N M'],
+  top_k: TopKExperts,
+  weights: ExpertWeights,
+  expert_fn: ExpertFn,
+  first_expert: Int[Array, ''] | int,
+  num_rows: int,
+) -> Float[Array, 'N M']:
+  """Computes `mixture` where at most `num_rows` choices are local."""
   num_experts = _num_experts(weights)
   k = top_k.indices.shape[-1]
-  expert = top_k.indices.reshape(-1) - first_expert
-  gates = top_k.gates.reshape(-1)
-  is_local = (expert >= 0) & (expert < num_experts) & (gates != 0.0)
-  # Rows of remote experts are sorted to the end, outside of every group. A
-  # token has at most num_experts others, as its experts differ.
-  expert = jnp.where(is_local, expert, num_experts)
+  is_local = _is_local(top_k, first_expert, num_experts)
+  # Rows of remote experts are sorted to the end, outside of every group.
+  expert = jnp.where(is_local, top_k.indices - first_expert, num_experts)
+  expert = expert.reshape(-1)
   order = jnp.argsort(expert)
-  rows_per_token = min(k, num_experts)
-  num_rows = expert.size // k * rows_per_token
   rows = order[:num_rows]
   sizes = jnp.bincount(expert, length=num_experts + 1)[:-1].astype(jnp.int32)
-  gates = jnp.where(is_local, gates, 0.0)
-  share = fractions.Fraction(k, rows_per_token * num_shards)
-  with routed_rows.scope(share):
-    outputs = expert_fn(
-      weights,
-      tokens.reshape(-1, tokens.shape[-1])[rows // k],
-      gates[rows, jnp.newaxis].astype(tokens.dtype),
-      lambda rows, weight: jax.lax.ragged_dot(rows, weight, sizes),
-    )
+  is_grouped = jnp.arange(num_rows) < jnp.sum(sizes)
+  gates = jnp.where(is_local, top_k.gates, 0.0).reshape(-1)
+  outputs = expert_fn(
+    weights,
+    # Products leave other rows and their gradients undefined.
+    jnp.where(is_grouped[:, jnp.newaxis], tokens[rows // k], 0.0),
+    gates[rows, jnp.newaxis].astype(tokens.dtype),
+    lambda rows, weight: grouped_matmul.grouped_matmul(rows, weight, sizes),
+  )
   # The positions of the rows of a token, those of local experts first.
   positions = jnp.sort(jnp.argsort(order).reshape(-1, k), axis=-1)
-  positions = positions[:, :rows_per_token]
+  positions = positions[:, : min(k, num_experts)]
   # Those of remote experts are out of bounds, and remain unique.
   positions += jnp.where(positions < jnp.sum(sizes), 0, num_rows)
   outputs = outputs.at[positions].get(
     mode='fill', fill_value=0, unique_indices=True
   )
-  return jnp.sum(outputs, axis=-2).reshape(tokens.shape)
+  return jnp.sum(outputs, axis=-2)
 
 
 def _dense_mixture_if_assigned(

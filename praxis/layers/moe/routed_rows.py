@@ -3,7 +3,8 @@
 
 A device computes its experts on buffers that hold the worst case: all tokens
 are routed to them. Grouped products skip the other rows at run time, so that
-their shapes do not show their cost.
+their shapes do not show their cost. What runs only if experts are not balanced
+has the share 0.
 """
 
 from __future__ import annotations

@@ -69,7 +69,8 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
   # Whether initializers use M and H as fan-in and fan-out, not E.
   explicit_fan_in_fan_out_axes: bool = False
   # Weight of the load balancing loss, which is GShard's, or for 'dropless' that
-  # of Switch Transformers over all choices (arXiv:2101.03961).
+  # of Switch Transformers over all choices (arXiv:2101.03961). Only for
+  # 'dropless' it may be 0.
   moe_load_balance_loss_weight: float = 1.0
   # Tanh soft cap of the router logits; 0 disables it.
   gating_logit_cap: float = 0.0
@@ -407,6 +408,9 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
         f'expert_weight_shards must divide hidden_dims={self.hidden_dims}, got '
         f'{self.expert_weight_shards}'
       )
+    is_dropless = self.gating_func == 'dropless'
+    if not (self.moe_load_balance_loss_weight or is_dropless):
+      raise ValueError('moe_load_balance_loss_weight must not be 0, got 0')
     if not (self.unadjusted_expert_capacity_factor or self.expert_capacity_dim):
       raise ValueError(
         'unadjusted_expert_capacity_factor or expert_capacity_dim must be '

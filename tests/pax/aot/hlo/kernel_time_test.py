@@ -8,7 +8,7 @@ import dataclasses
 
 import pytest
 
-from pax.aot.hlo import hlo_parser, kernel_time
+from pax.aot.hlo import bytes_accessed, hlo_parser, kernel_time
 from pax.summaries import chips
 from tests.pax.aot.hlo import hlo_texts
 
@@ -119,6 +119,13 @@ def test_kernels_that_xla_makes_of_ragged_dots_have_its_count():
   )
   chip = dataclasses.replace(CHIP, flops=1.0)
   assert kernel_time.kernel_seconds(module, chip).mosaic == 100 / 0.5
+  # What runs only if experts are not balanced counts nothing.
+  rare = kernel.replace('step)', 'step)/routed_rows_0_of_1/routed_rows_1_of_4')
+  module = hlo_parser.parse(PROGRAM.replace('negate(%done)', rare))
+  assert kernel_time.kernel_seconds(module, chip).mosaic == 0
+  assert bytes_accessed.program_bytes(module) < bytes_accessed.program_bytes(
+    hlo_parser.parse(PROGRAM.replace('negate(%done)', kernel))
+  )
   # Of their metadata it has none.
   module = hlo_parser.parse(
     PROGRAM.replace('negate(%done)', kernel.replace('cost_estimate', 'other'))

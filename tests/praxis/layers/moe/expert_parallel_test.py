@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import fractions
 import functools
 
 import jax
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from pax.tools import flops
 from praxis import base_layer, pax_fiddle
 from praxis.layers import transformers
 from praxis.layers.moe import dropless, expert_parallel, gating
@@ -173,21 +173,69 @@ def test_bits_are_the_same_on_any_number_of_devices(shards):
     np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize('mesh', [(1, 1, 1), (2, 4, 1), (1, 8, 1)])
-def test_grouped_products_are_those_of_each_expert(mesh):
+@pytest.mark.parametrize(
+  'mesh, buffer_rows', [((1, 1, 1), 3), ((2, 4, 1), 16), ((1, 8, 1), 3)]
+)
+def test_grouped_products_are_those_of_each_expert(
+  mesh, buffer_rows, monkeypatch
+):
   # What accelerators compute, beside what CPUs do; with 4 and 8 shards a device
-  # has fewer experts than a token.
+  # has fewer experts than a token. A buffer of 16 rows suffices for most
+  # devices only, one of 3 rows for a token.
   config = _config(experts_per_token=3)
   want = _step(mesh, config, **_QUICKLY)[0]
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(dropless, 'mixture', dropless.grouped_mixture)
-    got, text = _step(mesh, config, **_QUICKLY)
-  num_shards = mesh[1]
-  rows_per_token = min(3, _E // num_shards)
-  share = fractions.Fraction(3, num_shards * rows_per_token)
-  assert f'routed_rows_{share.numerator}_of_{share.denominator}/' in text
+  monkeypatch.setattr(dropless, 'mixture', dropless.grouped_mixture)
+  monkeypatch.setattr(dropless, '_MIN_BUFFER_ROWS', buffer_rows)
+  monkeypatch.setattr(dropless, '_BUFFER_FACTOR', 0)
+  got = _step(mesh, config, **_QUICKLY)[0]
   for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
     np.testing.assert_allclose(a, b, atol=2e-5 * np.abs(b).max())
+
+
+def _grouped(num_shards):
+  experts = lambda weights, rows, gates, product: product(
+    product(rows, weights[0][0]) * gates, weights[1]
+  )
+
+  def mix(tokens, top_k, weights):
+    return dropless.grouped_mixture(
+      tokens, top_k, weights, experts, num_shards=num_shards
+    )
+
+  return mix
+
+
+def test_stages_of_a_pipeline_share_the_condition(monkeypatch):
+  monkeypatch.setattr(dropless, '_MIN_BUFFER_ROWS', 4)
+  tokens = running.normal(3, 8, _D)
+  weights = [running.normal(3, 2, _D, _F)], running.normal(3, 2, _F, _D)
+  # One stage routes all tokens to the local experts 0 and 1 of 8, two none.
+  indices = (
+    jnp.zeros((3, 8, 2), jnp.int32) + jnp.asarray([4, 0, 2])[:, None, None]
+  )
+  top_k = dropless.TopKExperts(
+    indices + jnp.arange(2), jnp.full((3, 8, 2), 0.5)
+  )
+  mapped = jax.vmap(_grouped(4))
+  assert 'cond[' in str(jax.make_jaxpr(mapped)(tokens, top_k, weights))
+  got = jax.jit(mapped)(tokens, top_k, weights)
+  second = jax.tree.map(lambda x: x[1], (tokens, top_k, weights))
+  want = _grouped(1)(*second)
+  np.testing.assert_allclose(got[1], want, rtol=1e-5)
+  assert np.abs(want).max() > 0
+  np.testing.assert_array_equal(got[::2], 0)
+
+
+def test_flops_are_those_of_balanced_experts(monkeypatch):
+  monkeypatch.setattr(dropless, '_MIN_BUFFER_ROWS', 4)
+  args = (
+    jnp.ones((64, _D)),
+    dropless.TopKExperts(jnp.zeros((64, 2), jnp.int32), jnp.ones((64, 2))),
+    ([jnp.ones((2, _D, _F))], jnp.ones((2, _F, _D))),
+  )
+  for num_shards in (1, 4):
+    found = flops.count(_grouped(num_shards), *args)['ragged_dot_general']
+    assert found == 2 * (64 * 2 // num_shards) * 2 * _D * _F
 
 
 def test_experts_of_a_token_differ_where_gates_underflow():

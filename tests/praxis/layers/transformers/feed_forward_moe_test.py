@@ -123,30 +123,6 @@ def test_dropless_experts_of_a_token_are_k(k, normalize):
   np.testing.assert_allclose(loss, 0.5 * want, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-  'fields, message',
-  [
-    ({'experts_per_token': 3}, "set gating_func='dropless'"),
-    ({'normalize_gates': False}, "set gating_func='dropless'"),
-    (
-      {'gating_func': 'dropless', 'experts_per_token': 4},
-      'from 1 to num_experts=3, got 4',
-    ),
-    (
-      {
-        'gating_func': 'dropless',
-        'experts_per_token': 1,
-        'second_expert_policy': 'random',
-      },
-      "second_expert_policy must be 'all' with experts_per_token=1",
-    ),
-  ],
-)
-def test_numbers_of_experts_that_are_refused(fields, message):
-  with pytest.raises(ValueError, match=message):
-    running.build(_config(**fields), running.normal(_B, _T, _D))
-
-
 def test_load_balance_loss():
   x = running.normal(_B, _T, _D)
   config = _config(moe_load_balance_loss_weight=0.5)
@@ -420,6 +396,8 @@ def test_declared_weights():
   ]:
     assert declared[name].full_shape == shape
     assert declared[name].init == uniform(fan)
+    fraction = 1 if name == 'gate' else 2 / _E
+    assert declared[name].active_fraction == fraction
   split = declared['wo_0'].tensor_split_dims_mapping
   assert list(split) == ['data', 'mdl', None]
 
@@ -439,6 +417,20 @@ def test_declared_weights():
     (
       {'gating_func': 'dense_top2', 'use_gated_activation': True},
       'use_gated_activation must be False',
+    ),
+    ({'experts_per_token': 3}, "set gating_func='dropless'"),
+    ({'normalize_gates': False}, "set gating_func='dropless'"),
+    (
+      {'gating_func': 'dropless', 'experts_per_token': 4},
+      'from 1 to num_experts=3, got 4',
+    ),
+    (
+      {
+        'gating_func': 'dropless',
+        'experts_per_token': 1,
+        'second_expert_policy': 'random',
+      },
+      "second_expert_policy must be 'all' with experts_per_token=1",
     ),
   ],
 )
