@@ -6,8 +6,12 @@
 # bazel: deps=//third_party/pip:tpu_compiler
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from pax.aot import target as target_lib
+from pax.tools import abstract_experiment
 from tests.integration import binary
 
 pytest.importorskip('libtpu', reason='the TPU compiler is not installed')
@@ -40,3 +44,24 @@ def test_another_generation(tmp_path):
     tmp_path, '--topology=v5e-4', '--set=ICI_MESH_SHAPE=[1,4,1]'
   )
   assert report['device_kind'] == 'TPU v5 lite' and report['fits']
+
+
+@pytest.mark.parametrize('topology', ['v4-8', 'v6e-4'])
+def test_experts_multiply_the_rows_that_are_routed_to_them(topology):
+  options = abstract_experiment.ExperimentOptions(
+    exp='tasks.lm.params.huggingface.Qwen3Moe',
+    set=(
+      *('USE_EXPERT_PARALLEL=True', 'ICI_MESH_SHAPE=[1,1,4,1]'),
+      *('USE_REPEATED_LAYER=True', 'BATCH_SIZE=4', 'MAX_SEQ_LEN=1024'),
+      *('task.model.lm_tpl.vocab_size=1024',),
+      *('task.model.lm_tpl.stacked_transformer_tpl.block.num_experts=16',),
+    ),
+  )
+  step = target_lib.create_target(options, topology).partitioner.train_step()
+  text = step.lower().compile().as_text()
+  kernels = re.findall(r'custom-call\(.*tpu_custom_call.*?/(t?gmm)\b', text)
+  # Of three products, in a buffer or in chunks: forward, again in the backward
+  # pass, and the gradients of the rows and of the weights.
+  assert kernels.count('tgmm') >= 6 and kernels.count('gmm') >= 18
+  # No product with all four experts of a device.
+  assert 'ragged' not in text
