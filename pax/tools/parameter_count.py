@@ -95,7 +95,7 @@ class ParameterCounter:
       layer._try_setup()
       own = sum(
         math.prod(weight.full_shape)
-        for weight in layer._weights.values()
+        for weight in layer._weight_hparams.values()
         if not base_layer.var_not_trainable(weight)
       )
       of_children = sum(map(self._count_layer, layer._children.values()))

@@ -146,7 +146,7 @@ class BaseLayer(children.ParentModule):
 
   def __post_init__(self) -> None:
     self._check_base_fields()
-    object.__setattr__(self, '_weights', {})
+    object.__setattr__(self, '_weight_hparams', {})
     # create_child fills the Config in; other layers inherit when flax finds
     # their parent, the module whose method constructs them.
     is_inline = not isinstance(self.parent, nn.Module | Scope | None)
@@ -234,7 +234,8 @@ class BaseLayer(children.ParentModule):
     self, name: str, var_hparams: WeightHParams, trainable: bool = True
   ) -> None:
     """Implements `create_variable`, which subclasses override."""
-    if hasattr(type(self), name) or name in {**self._children, **self._weights}:
+    existing = {*self._children, *self._weight_hparams}
+    if hasattr(type(self), name) or name in existing:
       raise AttributeError(
         f'{type(self).__name__} has an attribute {name!r}; choose another name '
         'for the variable'
@@ -245,7 +246,7 @@ class BaseLayer(children.ParentModule):
         f'got shape {tuple(var_hparams.shape)}; set the sizes in its Config'
       )
     hparams = self._with_layer_defaults(var_hparams, trainable)
-    self._weights[name] = hparams
+    self._weight_hparams[name] = hparams
     collection = PARAMS if trainable else NON_TRAINABLE
     if self.has_variable(collection, name):
       return
@@ -258,8 +259,7 @@ class BaseLayer(children.ParentModule):
   @nn.nowrap
   def get_var(self, name: str) -> JTensor:
     """Returns a variable as stored, trainable or not."""
-    hparams = self._declared(name)
-    trainable = weight_params.var_is_trainable(hparams)
+    trainable = weight_params.var_is_trainable(self._declared(name))
     return self._stored_value(PARAMS if trainable else NON_TRAINABLE, name)
 
   @nn.nowrap
@@ -395,7 +395,7 @@ class BaseLayer(children.ParentModule):
     )
     for collection, name in self._own_variables():
       spec = quantized_variables.partition_spec(
-        self._weights[name], self.mesh_axis_names
+        self._weight_hparams[name], self.mesh_axis_names
       )
       collections.setdefault(collection, {})[name] = spec
     return collections
@@ -410,7 +410,7 @@ class BaseLayer(children.ParentModule):
   @nn.nowrap
   def _own_variables(self) -> Iterator[tuple[str, str]]:
     """Yields (collection, name) of this layer's variables."""
-    for name, hparams in self._weights.items():
+    for name, hparams in self._weight_hparams.items():
       trainable = weight_params.var_is_trainable(hparams)
       collection = PARAMS if trainable else NON_TRAINABLE
       if self.has_variable(collection, name):
@@ -445,11 +445,11 @@ class BaseLayer(children.ParentModule):
 
   def _theta_value(self, name: str) -> JTensor:
     # Not nowrap: flax must run `setup` before a parent reads a child's weight.
-    hparams = self._weights.get(name)
+    hparams = self._weight_hparams.get(name)
     if hparams is None or weight_params.var_not_trainable(hparams):
       raise AttributeError(
         f'{type(self).__name__} has no weight {name!r}; its variables are '
-        f'{sorted(self._weights)} (they exist after setup)'
+        f'{sorted(self._weight_hparams)} (they exist after setup)'
       )
     value = self._stored_value(PARAMS, name)
     if weight_params.var_disallow_bfloat16_conversion(hparams):
@@ -474,12 +474,12 @@ class BaseLayer(children.ParentModule):
 
   @nn.nowrap
   def _declared(self, name: str) -> WeightHParams:
-    if name not in self._weights:
+    if name not in self._weight_hparams:
       raise AttributeError(
         f'{type(self).__name__} has no variable {name!r}; it has '
-        f'{sorted(self._weights)}'
+        f'{sorted(self._weight_hparams)}'
       )
-    return self._weights[name]
+    return self._weight_hparams[name]
 
   @nn.nowrap
   def _with_layer_defaults(

@@ -459,6 +459,7 @@ def test_theta_may_be_replaced_by_a_descriptor():
   class Doubled(base_layer.Theta):
     def __getattr__(self, name):
       assert isinstance(self.module, Layer)
+      assert self.module._weight_hparams[name].shape == [2]
       return 2 * super().__getattr__(name)
 
   class Descriptor(base_layer.ThetaDescriptor):

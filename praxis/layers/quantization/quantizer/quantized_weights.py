@@ -157,7 +157,9 @@ class QuantizedWeights(base_layer.BaseLayer):
   def _theta_value(self, name: str) -> Array:
     """Returns a weight, unpacked from int4 or bitcast to fp8."""
     value = super()._theta_value(name)
-    has_scale = name + base_layer.QUANTIZED_SCALE_NAME_POSTFIX in self._weights
+    has_scale = (
+      name + base_layer.QUANTIZED_SCALE_NAME_POSTFIX in self._weight_hparams
+    )
     if not has_scale:
       return value
     if (packed := self._packed_weight(name)) is not None:
@@ -202,7 +204,7 @@ class QuantizedWeights(base_layer.BaseLayer):
       declarations['step_count'] = scalar()
     if params.mode == QuantizationMode.CALIB:
       declarations['framestat'] = scalar(shape=[1], dtype=jnp.bfloat16)
-    for name in declarations.keys() - self._weights.keys():
+    for name in declarations.keys() - self._weight_hparams.keys():
       self._declare_variable(name, declarations[name], trainable=False)
 
   @nn.nowrap

@@ -102,7 +102,7 @@ class SparsityBaseLayer(base_layer.BaseLayer):
     if not self._has_masks:
       return
     self._declare_masks(name, weight_hparams)
-    if 'step' not in self._weights:
+    if 'step' not in self._weight_hparams:
       self._declare_counters()
 
   def sparsifiy(
