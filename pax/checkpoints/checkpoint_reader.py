@@ -177,6 +177,11 @@ class CheckpointReader:
     """Whether paxml wrote it for Flax: names of leaves may be unknown."""
     return paxml_flax_format.find_file(self._folder) is not None
 
+  @property
+  def is_flax(self) -> bool:
+    """Whether it is a single file, whose leaves are in the order of a tree."""
+    return isinstance(self._reader, _FileReader)
+
   def unpadded_variable_shapes(self) -> Shapes:
     """Returns shapes and dtypes of the variables without padding, if recorded.
 

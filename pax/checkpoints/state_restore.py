@@ -163,8 +163,8 @@ def restore_numpy(checkpoint: CheckpointReader, abstract: State) -> State:
   Where all of `abstract` has a further leading axis, that of the devices of
   `jax.pmap`, the arrays are repeated along it.
 
-  Leaves of a file that paxml wrote for Flax may have other names: they are
-  restored in their order.
+  Leaves of a checkpoint for Flax may have other names: they are restored in
+  their order.
 
   Args:
     checkpoint: The checkpoint.
@@ -174,24 +174,36 @@ def restore_numpy(checkpoint: CheckpointReader, abstract: State) -> State:
     CheckpointError: A leaf is missing.
     CorruptCheckpointError: Files differ from what was written.
   """
-  names = list(paths.flatten(abstract))
-  sources = names
-  saved = checkpoint.shapes
-  if not saved.keys() >= set(names):
-    if checkpoint.is_paxml_flax and len(saved) == len(names):
-      logging.warning(
-        '%s has other leaves than the restored state: they are restored in'
-        ' their order (%s)',
-        checkpoint.path,
-        sorted(set(names) - set(saved))[:3],
-      )
-      sources = list(saved)
+  leaves_by_name = paths.flatten(abstract)
+  sources = list(leaves_by_name)
+  missing = sorted(leaves_by_name.keys() - checkpoint.shapes.keys())
+  if missing and _has_in_order(checkpoint, list(leaves_by_name.values())):
+    logging.warning(
+      '%s has other leaves than the restored state: they are restored in'
+      ' their order (%s)',
+      checkpoint.path,
+      missing[:3],
+    )
+    sources = list(checkpoint.shapes)[: len(sources)]
   leaves = resizing.read_numpy(checkpoint, sources)
   values = [leaves[name] for name in sources]
   structure = jax.tree.structure(abstract)
   return jax.tree.unflatten(
     structure, _repeated_for_devices(values, jax.tree.leaves(abstract))
   )
+
+
+def _has_in_order(checkpoint: CheckpointReader, leaves: list[Any]) -> bool:
+  """Whether the first leaves of a checkpoint for Flax have these shapes.
+
+  The file of paxml may have a treedef that names no leaves: then their number
+  suffices.
+  """
+  saved = [shape for shape, _ in checkpoint.shapes.values()]
+  if checkpoint.is_paxml_flax and len(saved) == len(leaves):
+    return True
+  shapes = [tuple(np.shape(leaf)) for leaf in leaves]
+  return checkpoint.is_flax and saved[: len(shapes)] == shapes
 
 
 def _repeated_for_devices(

@@ -159,6 +159,25 @@ def test_leaves_of_another_name_are_restored_in_order(archive):
     )
 
 
+def test_variables_of_another_name_are_restored_without_the_optimizer(
+  archive, tmp_path
+):
+  """As adapters that a program restores without the level `params`."""
+  directory, values = archive
+  written = jax.tree.unflatten(
+    jax.tree.structure(paxml_checkpoints.shapes()), values
+  )
+  checkpoints.save_checkpoint(written, tmp_path).wait_until_finished()
+  shapes = paxml_checkpoints.shapes().replace(opt_states=[], extra_state=())
+  shapes = shapes.replace(mdl_vars=shapes.mdl_vars['params'])
+  for folder in (directory / 'flax', tmp_path):
+    state = checkpoints.restore_checkpoint(shapes, folder)
+    _assert_equal(state, values[:3])
+  shapes.mdl_vars['sub']['linear']['w'] = jax.ShapeDtypeStruct((7,), 'float32')
+  with pytest.raises(ValueError, match=r'mdl_vars\.sub.* is not in it'):
+    checkpoints.restore_checkpoint(shapes, tmp_path)
+
+
 @pytest.mark.parametrize(
   ('change', 'message'),
   [
