@@ -1,6 +1,7 @@
 #!/bin/bash
 # Makes FOLDER/packages and FOLDER/source: TimesFM with the packages it needs, and
-# files of Sax, JAX-Toolbox and MLPerf.  tests/compare/existing/install.sh FOLDER
+# files of the repositories of TimesFM, Sax, JAX-Toolbox and MLPerf.
+#   tests/compare/existing/install.sh FOLDER
 #
 # PAX_UPSTREAM: the folder of ../upstream/install.sh, whose Python runs them.
 # PAX_GITHUB: where the repositories are, default https://github.com (a folder
@@ -48,4 +49,10 @@ clone mlcommons/training_results_v3.1
 show mlcommons/training_results_v3.1 d06288b2bd675a9d88e0e6181f5bb5626b71ec19 \
   Google/benchmarks/gpt3/implementations/PAX/src/c4_mllog.py \
   mlperf/pax/tasks/lm/params/c4_mllog.py
+
+clone google-research/timesfm
+mkdir -p "$folder/source/timesfm"
+git --git-dir="$folder/timesfm.git" archive \
+  3dae50b20d7a724981e8ea36cda75578f80dd2dc v1/src/adapter |
+  tar x -C "$folder/source/timesfm" --strip-components=2
 echo "programs are ready"

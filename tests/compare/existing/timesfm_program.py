@@ -73,6 +73,11 @@ def time_series(count: int, length: int) -> list[np.ndarray]:
   ]
 
 
+def batch() -> py_utils.NestedMap:
+  series = np.stack(time_series(4, 24))
+  return py_utils.NestedMap(input_ts=series[:, :16], actual_ts=series[:, 16:])
+
+
 class _Untrained(timesfm.TimesFm):
   """Builds the model without a checkpoint, with values by a formula."""
 
@@ -88,7 +93,7 @@ class _Untrained(timesfm.TimesFm):
       checkpoints.restore_checkpoint = restore
 
 
-def _model(folder: pathlib.Path, kind: str) -> timesfm.TimesFm:
+def load_model(folder: pathlib.Path, kind: str) -> timesfm.TimesFm:
   checkpoint = timesfm.TimesFmCheckpoint(
     path=str(folder / kind), type=_TYPES[kind], step=STEP
   )
@@ -107,10 +112,10 @@ def write(folder: pathlib.Path) -> dict[str, Any]:
     checkpoints.save_checkpoint(
       state, str(folder / kind), checkpoint_type=checkpoint_type
     ).wait_until_finished()
-  return {'written': _forecast(model)}
+  return {'written': forecasts(model)}
 
 
-def _forecast(model: timesfm.TimesFm) -> dict[str, Any]:
+def forecasts(model: timesfm.TimesFm) -> dict[str, Any]:
   points, full = model.forecast(time_series(3, 13), freq=[0, 1, 2])
   return {
     'points': np.asarray(points).tolist(),
@@ -121,7 +126,7 @@ def _forecast(model: timesfm.TimesFm) -> dict[str, Any]:
 def forecast(folder: pathlib.Path) -> dict[str, Any]:
   """Returns the forecasts with every checkpoint in the folder."""
   kinds = [kind for kind in _TYPES if (folder / kind).exists()]
-  return {kind: _forecast(_model(folder, kind)) for kind in kinds}
+  return {kind: forecasts(load_model(folder, kind)) for kind in kinds}
 
 
 @pax_fiddle.auto_config
@@ -146,8 +151,8 @@ def _learner() -> Any:
   )
 
 
-def _train(
-  task: Any, states: Any, batch: Any
+def train(
+  task: Any, states: Any, inputs: Any
 ) -> tuple[Any, list[float], float]:
   """Returns the replicated states after two steps, and the losses."""
 
@@ -159,21 +164,21 @@ def _train(
     return trainer_lib.eval_step_single_learner(task, states, key, inputs)
 
   keys = jax.random.split(jax.random.PRNGKey(1), 1)
-  sharded = jax.tree.map(lambda x: x[np.newaxis], batch)
-  train = jax.pmap(train_step, axis_name='batch')
-  evaluate = jax.pmap(eval_step, axis_name='batch')
+  sharded = jax.tree.map(lambda x: x[np.newaxis], inputs)
+  run_train_step = jax.pmap(train_step, axis_name='batch')
+  run_eval_step = jax.pmap(eval_step, axis_name='batch')
   replicated = trainer_lib.replicate_model_state(states)
   losses = []
   for _ in range(2):
-    replicated, outputs = train(replicated, keys, sharded)
+    replicated, outputs = run_train_step(replicated, keys, sharded)
     losses.append(float(outputs.loss[0]))
-  _, outputs = evaluate(replicated, keys, sharded)
+  _, outputs = run_eval_step(replicated, keys, sharded)
   return replicated, losses, float(outputs.loss[0])
 
 
 def finetune(folder: pathlib.Path) -> dict[str, Any]:
   """Returns losses of two steps from the Flax checkpoint, and of evaluation."""
-  model = _model(folder, 'flax')
+  model = load_model(folder, 'flax')
   task = tasks_lib.SingleTask(
     name='ts-learn',
     model=pax_fiddle.Config(
@@ -185,18 +190,17 @@ def finetune(folder: pathlib.Path) -> dict[str, Any]:
   )
   task.model.ici_mesh_shape = [1, 1, 1]
   task.model.mesh_axis_names = ['replica', 'data', 'mdl']
-  series = np.stack(time_series(4, 24))
-  batch = py_utils.NestedMap(input_ts=series[:, :16], actual_ts=series[:, 16:])
+  inputs = batch()
   states, _ = trainer_lib.initialize_model_state(
     task,
     jax.random.PRNGKey(0),
-    batch,
+    inputs,
     checkpoint_type=checkpoint_types.CheckpointType.GDA,
   )
   pretrained = model._train_state.mdl_vars['params']
   states.mdl_vars['params']['core_layer'] = pretrained
 
-  replicated, losses, eval_loss = _train(task, states, batch)
+  replicated, losses, eval_loss = train(task, states, inputs)
   trained = py_utils.maybe_unreplicate_for_fully_replicated(replicated)
   finetuned = folder / 'finetuned'
   manager = checkpoints.save_checkpoint(trained, str(finetuned), overwrite=True)
@@ -217,7 +221,7 @@ def finetune(folder: pathlib.Path) -> dict[str, Any]:
     'changed': {
       name: any(jax.tree.leaves(leaves)) for name, leaves in changed.items()
     },
-    'forecast': _forecast(model),
+    'forecast': forecasts(model),
   }
 
 

@@ -20,6 +20,7 @@ from tests.compare.existing import programs
 
 _PROGRAMS = programs.Programs.from_environment()
 _PROGRAM = programs.HERE / 'timesfm_program.py'
+_ADAPTERS = programs.HERE / 'timesfm_adapter_program.py'
 _DATA = programs.HERE / 'timesfm_data'
 _WANT = json.loads((_DATA / 'results.json').read_text())
 
@@ -57,3 +58,25 @@ def test_every_checkpoint_of_upstream_is_restored(tmp_path):
   assert set(got) == {'flax', 'gda'}
   for forecasts in got.values():
     _check_equal(forecasts, want['written'])
+
+
+def test_adapters_are_those_of_upstream(tmp_path):
+  upstream = _PROGRAMS.upstream
+  if not upstream.exists():
+    pytest.skip(f'not at {upstream}')
+
+  def run(command, folder, **library):
+    return _PROGRAMS.results(
+      *(_ADAPTERS, command, _DATA, folder),
+      cwd=tmp_path,
+      paths=(_PROGRAMS.source('timesfm'),),
+      **library,
+    )
+
+  theirs, ours = tmp_path / 'theirs', tmp_path / 'ours'
+  want = run('train', theirs, library=upstream.source)
+  _check_equal(run('train', ours), want)
+  want = run('forecast', theirs, library=upstream.source)
+  assert len(want) == 3
+  for folder in (theirs, ours):
+    _check_equal(run('forecast', folder), want)
