@@ -3,13 +3,9 @@
 
 from __future__ import annotations
 
-from absl import flags
-
 from pax import tasks_lib
 from pax.checkpoints.types import CheckpointType
-from praxis import pax_fiddle
-
-_FLAG = 'pmap_use_tensorstore'
+from praxis import pax_fiddle, py_utils
 
 
 def retrieve_checkpoint_type(
@@ -25,14 +21,8 @@ def retrieve_checkpoint_type(
       in which nothing can be saved.
     task: A task, or its Config.
   """
-  if task.model.mesh_shape is None and not _pmap_uses_tensorstore():
+  if task.model.mesh_shape is None and not py_utils.pmap_use_tensorstore():
     return CheckpointType.FLAX
   if maybe_use_persistence_checkpointing:
     return CheckpointType.PERSISTENCE
   return CheckpointType.GDA
-
-
-def _pmap_uses_tensorstore() -> bool:
-  """Returns the value of the flag, if a program defines it."""
-  values = flags.FLAGS
-  return _FLAG in values and values.is_parsed() and bool(values[_FLAG].value)

@@ -11,6 +11,15 @@ from typing import Any
 
 from absl import flags
 
+_PMAP_USE_TENSORSTORE = 'pmap_use_tensorstore'
+# Programs set the flag when they have imported praxis.
+if _PMAP_USE_TENSORSTORE not in flags.FLAGS:
+  flags.DEFINE_bool(
+    _PMAP_USE_TENSORSTORE,
+    False,
+    'Save checkpoints of runs without a mesh in the format of those with one.',
+  )
+
 
 class ThreadLocalStack(threading.local):
   """A list, `stack`, with separate contents in each thread."""
@@ -33,9 +42,5 @@ def logging_verbosity_level(level: str | int) -> Iterator[None]:
 
 
 def pmap_use_tensorstore() -> bool:
-  """Returns the flag `--pmap_use_tensorstore`; False where nobody parsed it."""
-  flag_values = flags.FLAGS
-  name = 'pmap_use_tensorstore'
-  if name not in flag_values or not flag_values.is_parsed():
-    return False
-  return bool(flag_values[name].value)
+  """Returns the flag `--pmap_use_tensorstore`, parsed or not."""
+  return bool(flags.FLAGS[_PMAP_USE_TENSORSTORE].value)

@@ -15,6 +15,7 @@ import numpy as np
 import optax
 import pytest
 from absl import flags
+from absl.testing import flagsaver
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -346,6 +347,10 @@ def test_extract_keys_takes_the_separators_by_position():
 
 def test_pmap_use_tensorstore_is_the_flag():
   assert not py_utils.pmap_use_tensorstore()
+  with flagsaver.flagsaver():
+    # Programs set it without parsing a command line, as notebooks do.
+    flags.FLAGS.pmap_use_tensorstore = True
+    assert py_utils.pmap_use_tensorstore()
   defined = flags.FlagValues()
   flags.DEFINE_bool('pmap_use_tensorstore', False, '', flag_values=defined)
   defined(['program', '--pmap_use_tensorstore'])
