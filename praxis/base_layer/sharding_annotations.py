@@ -218,7 +218,9 @@ def replicate_dims(x: JTensor, dims: Container[int]) -> JTensor:
   return jax.lax.with_sharding_constraint(x, PartitionSpec(*entries))
 
 
-def gather_rows(gather: Callable[[JTensor], JTensor], ids: JTensor) -> JTensor:
+def gather_rows(
+  gather: Callable[[JTensor], JTensor], ids: JTensor | Sequence[Any]
+) -> JTensor:
   """Returns `gather(ids)`: the row of a table for each id.
 
   On every mesh, with gradients for the table, where XLA alone computes wrong
@@ -226,8 +228,9 @@ def gather_rows(gather: Callable[[JTensor], JTensor], ids: JTensor) -> JTensor:
 
   Args:
     gather: the lookup; its result begins with the dimensions of the ids.
-    ids: the ids.
+    ids: the ids, an array or lists of numbers.
   """
+  ids = jnp.asarray(ids)
   return zero_shard_padding(gather(_replicate_uneven_dims(ids)), ids.ndim)
 
 

@@ -130,3 +130,8 @@ def test_lengths_that_divide_cost_nothing(mesh):
   assert 'optimization_barrier' not in text
   text = str(jax.make_jaxpr(lambda ids: call(ids))(_IDS))
   assert 'optimization_barrier' in text
+
+
+def test_ids_may_be_lists():
+  rows = base_layer.gather_rows(lambda ids: _TABLE[ids], [[1, 5], [2, 0]])
+  np.testing.assert_array_equal(rows, _TABLE[np.array([[1, 5], [2, 0]])])
