@@ -63,7 +63,7 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
   layerwise_adaptation: bool = False
   exclude_from_layerwise_adaptation: str | list[str] | None = None
   # Decay of the second moment: 'adam': Adam's bias-corrected decay_adam; 'pow':
-  # 1 - (t + 1)^-decay_pow. The method needs its value.
+  # 1 - (t + 1)^-decay_pow. An update needs a value above 0 for its method.
   decay_method: Literal['adam', 'pow', ''] = ''
   decay_adam: float = 0.0
   decay_pow: float = 0.0
@@ -99,15 +99,13 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
         "ShardedAdafactor.decay_method must be 'adam' or 'pow', got"
         f' {self.decay_method!r}'
       )
-    if self.decay_method == 'adam' and not 0.0 < self.decay_adam < 1.0:
+    if not 0.0 <= self.decay_adam < 1.0:
       raise ValueError(
-        "ShardedAdafactor.decay_adam must be in (0, 1) for decay_method='adam',"
-        f' got {self.decay_adam}'
+        f'ShardedAdafactor.decay_adam must be in [0, 1), got {self.decay_adam}'
       )
-    if self.decay_method == 'pow' and self.decay_pow <= 0.0:
+    if self.decay_pow < 0.0:
       raise ValueError(
-        "ShardedAdafactor.decay_pow must be above 0 for decay_method='pow', got"
-        f' {self.decay_pow}'
+        f'ShardedAdafactor.decay_pow must be >= 0, got {self.decay_pow}'
       )
     self.quantized_dtype = jnp.dtype(self.quantized_dtype).name
     quantized_moments.check_dtype(self.quantized_dtype)
@@ -330,6 +328,13 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
     return int(first), int(second)
 
   def _second_moment_decay(self, count: JTensor) -> Float[Array, '']:
+    # Not earlier: programs build it to restore states that they do not update.
+    name = f'decay_{self.decay_method}'
+    if not getattr(self, name):
+      raise ValueError(
+        f'ShardedAdafactor.{name} must be above 0 for'
+        f' decay_method={self.decay_method!r}, got 0'
+      )
     if self.decay_method == 'adam':
       return update_math.bias_corrected_decay(self.decay_adam, count)
     return update_math.power_decay(self.decay_pow, count)

@@ -235,8 +235,8 @@ def test_layerwise_adaptation_includes_weight_decay():
   'fields, message',
   [
     (dict(), "decay_method must be 'adam' or 'pow'"),
-    (dict(decay_method='adam', decay_pow=0.8), 'decay_adam must be in'),
-    (dict(decay_method='pow', decay_adam=0.9), 'decay_pow must be above 0'),
+    (dict(decay_method='adam', decay_adam=1.0), 'decay_adam must be'),
+    (dict(decay_method='pow', decay_pow=-0.8), 'decay_pow must be'),
     (
       dict(decay_method='pow', decay_pow=0.8, quantized_dtype='int4'),
       'quantized_dtype must',
@@ -246,6 +246,22 @@ def test_layerwise_adaptation_includes_weight_decay():
 def test_errors(fields, message):
   with pytest.raises(ValueError, match=message):
     Adafactor.config(**fields).Instantiate()
+
+
+@pytest.mark.parametrize(
+  'fields, name',
+  [
+    (dict(decay_method='adam', decay_pow=0.8), 'decay_adam'),
+    (dict(decay_method='pow', decay_adam=0.9), 'decay_pow'),
+  ],
+)
+def test_only_updates_need_a_decay(fields, name):
+  """Programs restore the state without the constants of the training."""
+  tx = Adafactor.config(**fields).Instantiate()._update_rule(lambda _: 1, None)
+  w = {'w': jnp.ones([2])}
+  state = tx.init(w)
+  with pytest.raises(ValueError, match=f'{name} must be above 0'):
+    tx.update(w, state, w)
 
 
 def test_declared_stacked_variables_must_be_vectorized():
