@@ -24,6 +24,10 @@ _LEAVES = 'flattened_state'
 _TREEDEF = 'str_pytree_state'
 # First bytes of the file: a msgpack map of two entries and the first key.
 _MARK = b'\x82\xaf' + _LEAVES.encode()
+# Fields of the named tuples in train states of paxml.
+_NAMED_TUPLES = {
+  'ShardedAdafactorState': ('count', 'm', 'm_scale', 'vr', 'vc', 'v')
+}
 _TRAIN_STATE_FIELDS = ('step', 'mdl_vars', 'opt_states', 'extra_state')
 
 
@@ -38,8 +42,8 @@ def find_file(checkpoint: Path) -> Path | None:
 def read(file: Path) -> dict[str, np.ndarray]:
   """Returns the leaves by name, in the order of the file.
 
-  A leaf below a node whose keys the treedef does not show, such as a
-  NamedTuple, has a name of `<unnamed>` and its number.
+  A leaf below a node whose keys the treedef does not show, such as another
+  NamedTuple than Adafactor's, has a name of `<unnamed>` and its number.
 
   Raises:
     CorruptCheckpointError: The file cannot be read.
@@ -176,6 +180,8 @@ def _node_keys(kind: str, data: str) -> Sequence[str] | None:
     return _TRAIN_STATE_FIELDS
   if 'NestedMap' in kind:
     return [str(key) for key in ast.literal_eval(data)]
+  if 'namedtuple' in kind:
+    return _NAMED_TUPLES.get(data)
   return None
 
 

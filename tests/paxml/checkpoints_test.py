@@ -5,19 +5,27 @@
 
 from __future__ import annotations
 
+import collections
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from flax import serialization
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from pax import checkpoints as pax_checkpoints
-from pax import tasks_lib
+from pax import tasks_lib, train_states
 from paxml import checkpoints
+from praxis.optimizers.adafactor_state import ShardedAdafactorState as State
 from tests.testing import paxml_checkpoints
 
 CheckpointType = checkpoints.CheckpointType
+_PaxmlState = collections.namedtuple(
+  'ShardedAdafactorState', ('count', 'm', 'm_scale', 'vr', 'vc', 'v')
+)
 
 
 @pytest.fixture(scope='module')
@@ -176,6 +184,32 @@ def test_variables_of_another_name_are_restored_without_the_optimizer(
   shapes.mdl_vars['sub']['linear']['w'] = jax.ShapeDtypeStruct((7,), 'float32')
   with pytest.raises(ValueError, match=r'mdl_vars\.sub.* is not in it'):
     checkpoints.restore_checkpoint(shapes, tmp_path)
+
+
+def test_the_state_of_adafactor_is_restored_by_name(tmp_path):
+  """That of paxml has an array of one element for a moment that is absent."""
+  tree = lambda value: {'params': {'w': value}}
+  absent = tree(np.zeros(1, np.float32))
+  vr, vc = tree(np.float32([1, 2])), tree(np.float32([3, 4, 5]))
+  state = train_states.TrainState(
+    step=np.int32(3),
+    mdl_vars=tree(np.ones([2, 3], np.float32)),
+    opt_states=[(_PaxmlState(np.int32(3), absent, absent, vr, vc, absent),)],
+  )
+  leaves, structure = jax.tree.flatten(state)
+  (tmp_path / 'checkpoint_3').write_bytes(
+    serialization.msgpack_serialize(
+      {'flattened_state': leaves, 'str_pytree_state': str(structure)}
+    )
+  )
+  masked = tree(optax.MaskedNode())
+  ours = State(np.int32(0), masked, masked, vr, vc, masked, {})
+  restored = checkpoints.restore_checkpoint(
+    state.replace(opt_states=[(ours,)]), tmp_path
+  )
+  _assert_equal(
+    restored.opt_states, [np.int32(3), vr['params']['w'], vc['params']['w']]
+  )
 
 
 @pytest.mark.parametrize(
