@@ -114,7 +114,11 @@ class DpSgdStochasticGradient(stochastic_gradient.BaseStochasticGradient):
     mdl_vars_nograd_and_inputs: tuple[Variables[JTensor], NestedMap],
     prng_key: pytypes.PRNGKey,
   ) -> stochastic_gradient.Gradients:
-    """Returns the mean loss, auxiliary outputs and private gradients."""
+    """Returns the mean loss, auxiliary outputs and private gradients.
+
+    Raises:
+      ValueError: `jax.vmap` does not map the model over examples.
+    """
     nograd, inputs = mdl_vars_nograd_and_inputs
     grouped = jax.tree.map(self._group, inputs)
     num_groups, group_size = jax.tree.leaves(grouped)[0].shape[:2]
@@ -153,9 +157,16 @@ class DpSgdStochasticGradient(stochastic_gradient.BaseStochasticGradient):
     # Else all examples, or copies of one, would have the same dropout.
     keys = jax.random.split(loss_key, (num_chunks, num_gradients))
     chunks = (jax.tree.map(split, grouped), keys)
-    loss, aux, grads, dp_aux_info = _mean_over_chunks(
-      clipped_grads, chunks, num_chunks
-    )
+    try:
+      loss, aux, grads, dp_aux_info = _mean_over_chunks(
+        clipped_grads, chunks, num_chunks
+      )
+    except NotImplementedError as error:
+      raise ValueError(
+        f'{type(self).__name__} needs a model that jax.vmap maps over the'
+        f" examples, got: {error}; if gating_func is 'dropless_top2', set"
+        " 'top2'"
+      ) from error
     grads, noise_std = self._normalize_and_add_noise(
       grads, num_groups, noise_key
     )

@@ -314,3 +314,16 @@ def test_a_model_that_splits_its_batch_over_the_same_axis(axes):
   )
   wanted = regression.clipped(regression.gradients_by_hand(), 0.5).mean(axis=0)
   np.testing.assert_allclose(regression.flat(grads), wanted, rtol=1e-5)
+
+
+def test_models_that_vmap_does_not_map_are_refused():
+  def loss_fn(weights, fixed_and_inputs, key):
+    del key
+    rows = fixed_and_inputs[1]
+    product = jax.lax.ragged_dot(rows, weights, jnp.array([1]))
+    return jnp.sum(product), stochastic_gradients.GradAuxInfo({}, 1.0)
+
+  with pytest.raises(ValueError, match='ragged_dot.*gating_func'):
+    _made().grad_fn(
+      loss_fn, jnp.ones([1, 3, 2]), ({}, jnp.ones([4, 3])), jax.random.key(0)
+    )
