@@ -304,12 +304,12 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
   def _create_weights(self) -> None:
     model, split = self.input_dims, self.weight_split_dims_mapping
     hidden = self.hidden_dims // self.expert_weight_shards
-    router = self._expert_hparams([model, self.num_experts], split.me, model)
+    router = self._moe_weight_hparams([model, self.num_experts], split.me, model)
     self.create_variable('gate', router)
-    input_weight = self._expert_hparams(
+    input_weight = self._moe_weight_hparams(
       [self.num_experts, model, hidden], split.emh, model
     )
-    output_weight = self._expert_hparams(
+    output_weight = self._moe_weight_hparams(
       [self.num_experts, hidden, model], split.ehm, self.hidden_dims
     )
     for i in range(self.expert_weight_shards):
@@ -318,7 +318,7 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
         self.create_variable(f'wi_gate_{i}', input_weight)
       self.create_variable(f'wo_{i}', output_weight)
 
-  def _expert_hparams(
+  def _moe_weight_hparams(
     self, shape: list[int], split: SplitDimsMapping, fan_in: int
   ) -> base_layer.WeightHParams:
     is_of_experts = len(shape) == 3
