@@ -164,7 +164,7 @@ class DpSgdStochasticGradient(stochastic_gradient.BaseStochasticGradient):
     except NotImplementedError as error:
       raise ValueError(
         f'{type(self).__name__} needs a model that jax.vmap maps over the'
-        f" examples, got: {error}; if gating_func is 'dropless_top2', set"
+        f" examples, got: {error}; if gating_func is 'dropless', set"
         " 'top2'"
       ) from error
     grads, noise_std = self._normalize_and_add_noise(

@@ -304,7 +304,9 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
   def _create_weights(self) -> None:
     model, split = self.input_dims, self.weight_split_dims_mapping
     hidden = self.hidden_dims // self.expert_weight_shards
-    router = self._moe_weight_hparams([model, self.num_experts], split.me, model)
+    router = self._moe_weight_hparams(
+      [model, self.num_experts], split.me, model
+    )
     self.create_variable('gate', router)
     input_weight = self._moe_weight_hparams(
       [self.num_experts, model, hidden], split.emh, model

@@ -83,6 +83,7 @@ class Mistral(fine_tuning.HuggingFaceLm):
 class Mixtral(fine_tuning.HuggingFaceLm):
   """Mixtral 8x7B v0.1."""
 
+  USE_REPEATED_LAYER = True
   CONFIG = {
     'model_type': 'mixtral',
     'vocab_size': 32000,
@@ -146,6 +147,7 @@ class Qwen3(fine_tuning.HuggingFaceLm):
 class Qwen3Moe(fine_tuning.HuggingFaceLm):
   """Qwen3 30B-A3B."""
 
+  USE_REPEATED_LAYER = True
   CONFIG = {
     'model_type': 'qwen3_moe',
     'vocab_size': 151936,
