@@ -216,14 +216,24 @@ def test_stages_of_a_pipeline_share_the_condition(monkeypatch):
   top_k = dropless.TopKExperts(
     indices + jnp.arange(2), jnp.full((3, 8, 2), 0.5)
   )
-  mapped = jax.vmap(_grouped(4))
-  assert 'cond[' in str(jax.make_jaxpr(mapped)(tokens, top_k, weights))
-  got = jax.jit(mapped)(tokens, top_k, weights)
-  second = jax.tree.map(lambda x: x[1], (tokens, top_k, weights))
-  want = _grouped(1)(*second)
-  np.testing.assert_allclose(got[1], want, rtol=1e-5)
-  assert np.abs(want).max() > 0
-  np.testing.assert_array_equal(got[::2], 0)
+
+  def outputs_and_gradients(num_shards):
+    mapped = jax.vmap(_grouped(num_shards))
+
+    def run(tokens, weights):
+      outputs, pull = jax.vjp(lambda x, w: mapped(x, top_k, w), tokens, weights)
+      return outputs, pull(jnp.cos(outputs))
+
+    has_condition = 'cond[' in str(jax.make_jaxpr(run)(tokens, weights))
+    assert has_condition == (num_shards > 1)
+    return jax.jit(run)(tokens, weights)
+
+  got, want = outputs_and_gradients(4), outputs_and_gradients(1)
+  for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+    np.testing.assert_allclose(a, b, atol=1e-5)
+  outputs = got[0]
+  assert np.abs(outputs[1]).max() > 0
+  np.testing.assert_array_equal(outputs[::2], 0)
 
 
 def test_flops_are_those_of_balanced_experts(monkeypatch):
