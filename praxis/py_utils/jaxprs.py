@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jax.extend import core as jex_core
+from jax.interpreters import partial_eval
 
 # Primitives that run one function on their last operands.
 CALLS = frozenset({
@@ -34,10 +35,10 @@ def sub_jaxprs(eqn: jex_core.JaxprEqn) -> Iterator[jex_core.Jaxpr]:
 
 
 def select_platform(jaxpr: jex_core.Jaxpr, platform: str) -> jex_core.Jaxpr:
-  """Returns a jaxpr that has only the branches of a platform.
+  """Returns a jaxpr that has only what a platform computes.
 
   JAX keeps all branches of `jax.lax.platform_dependent` until it lowers a
-  program.
+  program, and what the others save for the backward pass.
 
   Args:
     jaxpr: the program.
@@ -74,7 +75,9 @@ def select_platform(jaxpr: jex_core.Jaxpr, platform: str) -> jex_core.Jaxpr:
       return type(value)(map(of_param, value))
     return value
 
-  return of_jaxpr(jaxpr)
+  is_used = [True] * len(jaxpr.outvars)
+  live, _ = partial_eval.dce_jaxpr(of_jaxpr(jaxpr), is_used, instantiate=True)
+  return live
 
 
 def live_equations(

@@ -76,3 +76,22 @@ def test_operands_of_a_scan(length):
   assert jaxprs.scan_num_consts_and_carry(scan) == (1, 2)
   # The last two of four results are stacked.
   assert [v.aval.shape[:1] for v in scan.outvars[2:]] == [(length,)] * 2
+
+
+def test_a_platform_saves_nothing_for_the_gradients_of_others():
+  def body(x, _):
+    x = jax.lax.platform_dependent(
+      x, cpu=lambda x: jnp.sin(jnp.exp(x)), default=lambda x: 2.0 * x
+    )
+    return x, None
+
+  def loss(x):
+    return jnp.sum(jax.lax.scan(body, x, length=3)[0])
+
+  jaxpr = jax.make_jaxpr(jax.grad(loss))(jnp.ones(5)).jaxpr
+  assert 'f32[3,5]' in str(jaxpr)
+  on_tpu = jaxprs.select_platform(jaxpr, 'tpu')
+  assert 'f32[3,5]' not in str(on_tpu) and 'sin' not in str(on_tpu)
+  assert len(on_tpu.invars) == 1
+  on_cpu = str(jaxprs.select_platform(jaxpr, 'cpu'))
+  assert 'f32[3,5]' in on_cpu and 'cos' in on_cpu
