@@ -28,8 +28,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from praxis.layers.moe import grouped_matmul, routed_rows
 
-# Rows of the buffer of a device, relative to those of balanced experts, and at
-# least.
+# Rows of the buffer of a device, relative to those of balanced experts. They
+# are a multiple of the least, so that kernels have whole tiles.
 _BUFFER_FACTOR = 2
 _MIN_BUFFER_ROWS = 4096
 
@@ -119,11 +119,7 @@ def grouped_mixture(
   top_k = top_k.flatten_tokens()
   num_tokens, k = top_k.indices.shape
   num_experts = _num_experts(weights)
-  buffer_size = math.ceil(_BUFFER_FACTOR * num_tokens * k / num_shards)
-  # A multiple of the least, so that kernels have whole tiles.
-  buffer_size = (
-    max(math.ceil(buffer_size / _MIN_BUFFER_ROWS), 1) * _MIN_BUFFER_ROWS
-  )
+  buffer_size = _buffer_size(num_tokens * k, num_shards)
   # The experts of a token differ.
   rows_per_token = min(k, num_experts)
   num_chunks = _num_chunks(num_tokens, rows_per_token, buffer_size)
@@ -167,6 +163,11 @@ def grouped_mixture(
   return outputs.reshape(tokens.shape)
 
 
+def _buffer_size(num_choices: int, num_shards: int) -> int:
+  num_rows = _BUFFER_FACTOR * num_choices / num_shards
+  return _MIN_BUFFER_ROWS * max(1, math.ceil(num_rows / _MIN_BUFFER_ROWS))
+
+
 def _num_chunks(num_tokens: int, rows_per_token: int, buffer_size: int) -> int:
   """Returns the least divisor of the tokens whose chunks fit a buffer."""
   return next(
@@ -195,7 +196,7 @@ def _largest_of(
 
 def _is_local(
   top_k: TopKExperts, first_expert: Int[Array, ''] | int, num_experts: int
-) -> Bool[Array, 'N k']:
+) -> Bool[Array, '*N k']:
   """Returns whether a choice has a gate and is one of the local experts."""
   expert = top_k.indices - first_expert
   return (expert >= 0) & (expert < num_experts) & (top_k.gates != 0.0)
@@ -252,8 +253,6 @@ def _dense_mixture_if_assigned(
   number of local experts. (Its CPU compiler drops optimization barriers before
   it fuses.)
   """
-  end = first_expert + _num_experts(weights)
-  is_local = (top_k.indices >= first_expert) & (top_k.indices < end)
 
   def dense(tokens: Array, top_k: TopKExperts, weights: ExpertWeights) -> Array:
     rows = tokens.reshape(-1, tokens.shape[-1])
@@ -266,7 +265,7 @@ def _dense_mixture_if_assigned(
     return jnp.zeros_like(tokens)
 
   return jax.lax.cond(
-    jnp.any(is_local & (top_k.gates != 0.0)),
+    jnp.any(_is_local(top_k, first_expert, _num_experts(weights))),
     dense,
     zeros,
     *(tokens, top_k, weights),

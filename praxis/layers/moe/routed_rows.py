@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The share of rows that experts multiply, in the names of their products.
 
-A device computes its experts on buffers that hold the worst case: all tokens
-are routed to them. Grouped products skip the other rows at run time, so that
-their shapes do not show their cost. What runs only if experts are not balanced
+A device multiplies buffers that have space for more rows than balanced experts
+have. Grouped products skip the other rows at run time, so that their shapes do
+not show their cost. What runs only if experts are not balanced
 has the share 0.
 """
 

@@ -20,21 +20,11 @@ import jax
 import numpy as np
 import timesfm
 import timesfm_program
-from timesfm import patched_decoder
 
-from praxis import optimizers, pax_fiddle, py_utils, schedules
+from praxis import py_utils
 
-# By name: these may be upstream's modules.
-checkpoint_types, checkpoints, learners, tasks_lib, trainer_lib = (
-  importlib.import_module(f'paxml.{name}')
-  for name in (
-    'checkpoint_types',
-    'checkpoints',
-    'learners',
-    'tasks_lib',
-    'trainer_lib',
-  )
-)
+# By name: it may be upstream's module.
+checkpoints = importlib.import_module('paxml.checkpoints')
 adapter_utils = importlib.import_module('adapter.utils')
 
 _RANK = 2
@@ -50,36 +40,10 @@ def _pretrained(data: pathlib.Path) -> timesfm.TimesFm:
   return timesfm_program.load_model(data, 'flax')
 
 
-@pax_fiddle.auto_config
-def _learner() -> Any:
-  return pax_fiddle.Config(
-    learners.Learner,
-    name='learner',
-    loss_name='avg_qloss',
-    optimizer=optimizers.Adam(
-      epsilon=1e-7,
-      clip_threshold=1e2,
-      learning_rate=1e-2,
-      lr_schedule=pax_fiddle.Config(
-        schedules.Cosine,
-        initial_value=1e-1,
-        final_value=1e-4,
-        total_steps=40000,
-      ),
-      ema_decay=0.9999,
-    ),
-    bprop_variable_inclusion=[r'^.*lora.*$', r'^.*dora.*$'],
-  )
-
-
 def _train(data: pathlib.Path, folder: pathlib.Path) -> dict[str, Any]:
   modules, use_dora = _CASES[folder.name]
   model = _pretrained(data)
-  config = pax_fiddle.Config(
-    patched_decoder.PatchedDecoderFinetuneModel,
-    name='patched_decoder_finetune',
-    core_layer_tpl=model.model_p,
-  )
+  config = timesfm_program.trained_model(model)
   adapter_utils.load_adapter_layer(
     mdl_vars=model._train_state.mdl_vars,
     model=config.core_layer_tpl,
@@ -87,23 +51,17 @@ def _train(data: pathlib.Path, folder: pathlib.Path) -> dict[str, Any]:
     lora_target_modules=modules,
     use_dora=use_dora,
   )
-  task = tasks_lib.SingleTask(
-    name='ts-learn',
-    model=config,
-    train=tasks_lib.SingleTask.Train(learner=_learner()),
-  )
-  task.model.ici_mesh_shape = [1, 1, 1]
-  task.model.mesh_axis_names = ['replica', 'data', 'mdl']
-  batch = timesfm_program.batch()
-  states, _ = trainer_lib.initialize_model_state(
-    task,
-    jax.random.PRNGKey(0),
-    batch,
-    checkpoint_type=checkpoint_types.CheckpointType.GDA,
+  inputs = timesfm_program.batch()
+  task, states = timesfm_program.initialize(
+    model,
+    config,
+    timesfm_program.learner(
+      1e-1, bprop_variable_inclusion=[r'^.*lora.*$', r'^.*dora.*$']
+    ),
+    inputs,
   )
   before = model._train_state.mdl_vars['params']
-  states.mdl_vars['params']['core_layer'] = before
-  replicated, losses, eval_loss = timesfm_program.train(task, states, batch)
+  replicated, losses, eval_loss = timesfm_program.train(task, states, inputs)
   trained = py_utils.maybe_unreplicate_for_fully_replicated(replicated)
   after = trained.mdl_vars['params']['core_layer']
   changed = jax.tree.map(lambda a, b: bool(np.any(a != b)), after, before)

@@ -130,7 +130,7 @@ def forecast(folder: pathlib.Path) -> dict[str, Any]:
 
 
 @pax_fiddle.auto_config
-def _learner() -> Any:
+def learner(initial_value: float, **trained: Any) -> Any:
   return pax_fiddle.Config(
     learners.Learner,
     name='learner',
@@ -141,13 +141,13 @@ def _learner() -> Any:
       learning_rate=1e-2,
       lr_schedule=pax_fiddle.Config(
         schedules.Cosine,
-        initial_value=1e-3,
+        initial_value=initial_value,
         final_value=1e-4,
         total_steps=40000,
       ),
       ema_decay=0.9999,
     ),
-    bprop_variable_exclusion=['.*/stacked_transformer_layer/.*'],
+    **trained,
   )
 
 
@@ -176,21 +176,25 @@ def train(
   return replicated, losses, float(outputs.loss[0])
 
 
-def finetune(folder: pathlib.Path) -> dict[str, Any]:
-  """Returns losses of two steps from the Flax checkpoint, and of evaluation."""
-  model = load_model(folder, 'flax')
+def trained_model(model: timesfm.TimesFm) -> Any:
+  return pax_fiddle.Config(
+    patched_decoder.PatchedDecoderFinetuneModel,
+    name='patched_decoder_finetune',
+    core_layer_tpl=model.model_p,
+  )
+
+
+def initialize(
+  model: timesfm.TimesFm, config: Any, learner_config: Any, inputs: Any
+) -> tuple[Any, Any]:
+  """Returns a task, and its states with the variables of the model."""
   task = tasks_lib.SingleTask(
     name='ts-learn',
-    model=pax_fiddle.Config(
-      patched_decoder.PatchedDecoderFinetuneModel,
-      name='patched_decoder_finetune',
-      core_layer_tpl=model.model_p,
-    ),
-    train=tasks_lib.SingleTask.Train(learner=_learner()),
+    model=config,
+    train=tasks_lib.SingleTask.Train(learner=learner_config),
   )
   task.model.ici_mesh_shape = [1, 1, 1]
   task.model.mesh_axis_names = ['replica', 'data', 'mdl']
-  inputs = batch()
   states, _ = trainer_lib.initialize_model_state(
     task,
     jax.random.PRNGKey(0),
@@ -199,7 +203,20 @@ def finetune(folder: pathlib.Path) -> dict[str, Any]:
   )
   pretrained = model._train_state.mdl_vars['params']
   states.mdl_vars['params']['core_layer'] = pretrained
+  return task, states
 
+
+def finetune(folder: pathlib.Path) -> dict[str, Any]:
+  """Returns losses of two steps from the Flax checkpoint, and of evaluation."""
+  model = load_model(folder, 'flax')
+  inputs = batch()
+  task, states = initialize(
+    model,
+    trained_model(model),
+    learner(1e-3, bprop_variable_exclusion=['.*/stacked_transformer_layer/.*']),
+    inputs,
+  )
+  pretrained = model._train_state.mdl_vars['params']
   replicated, losses, eval_loss = train(task, states, inputs)
   trained = py_utils.maybe_unreplicate_for_fully_replicated(replicated)
   finetuned = folder / 'finetuned'
