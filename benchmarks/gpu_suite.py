@@ -10,6 +10,7 @@ left does not stop the others. On a machine without Pax's dependencies,
 
 # bazel: deps=//benchmarks:attention_lib
 # bazel: deps=//benchmarks:gpu_lm_lib
+# bazel: deps=//benchmarks:grouped_matmul_lib
 # bazel: deps=//benchmarks:softmax_xent_lib
 # bazel: deps=//pax:main_lib
 # bazel: deps=//pax/tasks:experiments
@@ -61,6 +62,9 @@ def parts(tiny: bool, folder: str) -> list[Part]:
   loss = ['--dims=2048', '--tokens=16384', '--vocab=51200', '--rounds=10']
   attention = ['--dtypes=bfloat16', '--tokens=16384', '--heads=16']
   attention += ['--lengths', '2048', '8192', '--head_dims', '64', '128']
+  # Mixtral 8x7B's experts, and those of a device of Qwen3 30B-A3B.
+  experts = ['--shapes', '8192x8x4096x14336', '32768x16x2048x768']
+  experts += ['--rounds=10']
   job = [
     '--exp=tasks.lm.params.nvidia.NVIDIA1_3B',
     '--set=ICI_MESH_SHAPE=[1,1,1]',
@@ -72,6 +76,7 @@ def parts(tiny: bool, folder: str) -> list[Part]:
     loss = ['--dims=64', '--tokens=64', '--vocab=96', '--rounds=1']
     attention = ['--lengths', '64', '--tokens=64', '--head_dims', '16']
     attention += ['--rounds=1']
+    experts = ['--shapes', '64x4x64x64', '--rounds=1']
     job = [
       '--exp=tasks.lm.params.quickstart.TinyLm',
       '--set=NUM_TRAIN_STEPS=30',
@@ -91,6 +96,11 @@ def parts(tiny: bool, folder: str) -> list[Part]:
         45,
       )
       for segments in (1, 8)
+    ),
+    Part(
+      'grouped_matmul',
+      (python, '-m', 'benchmarks.grouped_matmul', *experts),
+      45,
     ),
     Part(
       'pgle',

@@ -115,6 +115,27 @@ def test_packed_rows_attend_without_logits_in_memory(topology, head_dim, cap):
   assert not re.search(r'\[\d+,\d+,2048,2048\]', text)
 
 
+@pytest.mark.parametrize('topology', ['8xa100', '8xh100', '8xb200'])
+def test_experts_multiply_the_rows_that_are_routed_to_them(topology):
+  options = abstract_experiment.ExperimentOptions(
+    exp='tasks.lm.params.huggingface.Qwen3Moe',
+    set=(
+      *('USE_EXPERT_PARALLEL=True', 'ICI_MESH_SHAPE=[1,4,2,1]'),
+      *('BATCH_SIZE=8', 'MAX_SEQ_LEN=1024'),
+      *('task.model.lm_tpl.vocab_size=1024',),
+      *('task.model.lm_tpl.stacked_transformer_tpl.block.num_experts=16',),
+    ),
+  )
+  step = target_lib.create_target(options, topology).partitioner.train_step()
+  text = step.lower().compile().as_text()
+  kernels = re.findall(r'name = "pax_grouped_(\w+)"', text)
+  # Three products forward, two again in the backward pass.
+  assert kernels.count('product') == 5
+  assert kernels.count('transposed_product') == 3
+  assert kernels.count('weight_gradient') == 3
+  assert 'ragged' not in text
+
+
 @pytest.mark.parametrize('scaling', ['delayed', 'current'])
 def test_products_with_weights_run_as_fp8_matmuls_of_cublas(scaling):
   constants = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only a GPU shows: fused attention, fp8 products, the CUDA kernel, a job.
+"""What only a GPU shows: its kernels, products in fp8, a job.
 
 JAX_PLATFORMS=cuda PAX_NIGHTLY=1 pytest tests/integration/gpu_nightly_test.py
 """
@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 from praxis import pax_fiddle
-from praxis.kernels import attention, native
+from praxis.kernels import attention, grouped_matmul, native
 from praxis.kernels import attention_reference as reference
 from praxis.kernels import softmax_xent as softmax_xent_lib
 from praxis.layers import attentions, gpu_fast_attention
@@ -114,6 +114,34 @@ def test_packed_attention_equals_the_reference(shape, num_kv_heads, spec):
   _, ((_, want), want_grads) = run(lambda *a: reference.forward(*a)[0])
   _check_close(got, want)
   _check_close(grads, want_grads)
+
+
+@pytest.mark.parametrize('dims', [(256, 192), (512, 1024)])
+def test_grouped_products_equal_those_of_xla(dims):
+  sizes = jnp.asarray([300, 0, 1, 127, 596], jnp.int32)
+  keys = jax.random.split(jax.random.key(0), 3)
+  shapes = ((1100, dims[0]), (len(sizes), *dims), (1100, dims[1]))
+  rows, weights, cotangents = (
+    jax.random.normal(k, s, jnp.bfloat16)
+    for k, s in zip(keys, shapes, strict=True)
+  )
+  is_grouped = jnp.arange(1100)[:, jnp.newaxis] < jnp.sum(sizes)
+
+  def run(product):
+    def step(rows, weights, cotangents):
+      outputs, pull = jax.vjp(lambda *x: product(*x, sizes), rows, weights)
+      of_rows, of_weights = pull(jnp.where(is_grouped, cotangents, 0))
+      of_each_row = (jnp.where(is_grouped, x, 0) for x in (outputs, of_rows))
+      return *of_each_row, of_weights
+
+    program = jax.jit(step).lower(rows, weights, cotangents).compile()
+    return program.as_text(), program(rows, weights, cotangents)
+
+  text, got = run(grouped_matmul.grouped_matmul)
+  assert text.count('"__gpu$xla.gpu.triton"') == 3
+  _, want = run(jax.lax.ragged_dot)
+  for a, b in zip(got, want, strict=True):
+    _check_close(a, b)
 
 
 @pytest.mark.skipif(

@@ -15,7 +15,6 @@ https://docs.nvidia.com/deeplearning/cudnn.
 from __future__ import annotations
 
 import functools
-import importlib.util
 
 import jax
 import jax.numpy as jnp
@@ -23,11 +22,11 @@ from jax.sharding import AbstractMesh
 from jaxtyping import Array, Float, Int
 
 from praxis import py_utils
+from praxis.kernels import nvidia
 from praxis.layers.attentions import kernel_inputs
 from praxis.layers.attentions.kernel_inputs import Heads, KernelSpec
 
 _DTYPES = (jnp.bfloat16, jnp.float16)
-_PLUGINS = ('jax_cuda13_plugin', 'jax_cuda12_plugin')
 # Largest head dimension, by compute capability; cuDNN needs at least the last.
 _HEAD_DIMS = {(9, 0): 256, (8, 0): 128}
 
@@ -116,29 +115,12 @@ def _keys_before_and_after(spec: KernelSpec) -> tuple[int, int] | None:
   return spec.window.left - 1, 0
 
 
-def reason_against_process() -> str | None:
-  """Returns why this process or its GPU has no fused attention, or None."""
-  if not any(map(importlib.util.find_spec, _PLUGINS)):
-    return "a process without JAX's CUDA plugin"
-  capability = _compute_capability()
-  if capability < min(_HEAD_DIMS):
-    return 'a compute capability of {}.{}'.format(*capability)
-  return None
-
-
 def _device_reason(head_dim: int) -> str | None:
   """Returns what JAX or the GPU does not support, or None."""
-  if reason := reason_against_process():
+  if reason := nvidia.reason_against_process():
     return reason
-  capability = _compute_capability()
+  capability = nvidia.compute_capability()
   limit = max(size for at, size in _HEAD_DIMS.items() if capability >= at)
   if head_dim > limit:
     return f'a head dimension of {head_dim}, more than {limit}'
   return None
-
-
-def _compute_capability() -> tuple[int, ...]:
-  """Returns that of this process' GPU; of an A100 if it compiles for others."""
-  if jax.default_backend() != 'gpu':
-    return min(_HEAD_DIMS)
-  return tuple(map(int, jax.local_devices()[0].compute_capability.split('.')))

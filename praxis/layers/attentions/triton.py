@@ -6,19 +6,16 @@ It takes what cuDNN's attention does not: packed rows and caps of the logits.
 
 from __future__ import annotations
 
-import importlib.util
-
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh
 
 from praxis import py_utils
-from praxis.layers.attentions import cudnn, flash
+from praxis.kernels import nvidia
+from praxis.layers.attentions import flash
 from praxis.layers.attentions.kernel_inputs import Heads, KernelSpec
 
 _DTYPES = (jnp.bfloat16, jnp.float16)
 _MAX_HEAD_DIM = 256
-# JAX 0.12 deprecates it.
-_BACKEND = 'jax.experimental.pallas.triton'
 # Not measured. Shorter rows have few logits, and blocks would be padding.
 _MIN_FAST_LENGTH = 512
 
@@ -35,10 +32,8 @@ def reason_against(
   """
   if (platform := py_utils.target_platform()) != 'gpu':
     return f'the platform {platform}'
-  if reason := cudnn.reason_against_process():
+  if reason := nvidia.reason_against_triton():
     return reason
-  if importlib.util.find_spec(_BACKEND) is None:
-    return f'a version of JAX without {_BACKEND}'
   if reason := heads.empty_reason():
     return reason
   if (head_dim := heads.query.shape[-1]) > _MAX_HEAD_DIM:

@@ -2,11 +2,12 @@
 """Dropless mixtures of experts: no capacity limit, no dropped tokens.
 
 On accelerators tokens are sorted by expert and multiplied by grouped matrix
-products (`grouped_matmul`), so the cost is proportional to the number of
-rows. CPUs lack such a product: they compute every expert on all tokens. The CPU
-path is bit-identical for any assignment of experts to devices where a row of
-XLA's matrix product does not depend on the other rows (with AVX-512; with AVX2
-the last bit can differ): XLA cannot fuse across the boundary of an expert.
+products (`praxis.kernels.grouped_matmul`), so the cost is proportional to the
+number of rows. CPUs lack such a product: they compute every expert on all
+tokens. The CPU path is bit-identical for any assignment of experts to devices
+where a row of XLA's matrix product does not depend on the other rows (with
+AVX-512; with AVX2 the last bit can differ): XLA cannot fuse across the boundary
+of an expert.
 
 Shapes: N tokens, k experts per token, R = N * k rows, E experts, M model
 dimension, H hidden dimension.
@@ -26,7 +27,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from praxis.layers.moe import grouped_matmul, routed_rows
+from praxis.kernels import grouped_matmul
+from praxis.layers.moe import routed_rows
 
 # Rows of the buffer of a device, relative to those of balanced experts. They
 # are a multiple of the least, so that kernels have whole tiles.

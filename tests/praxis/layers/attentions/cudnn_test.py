@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from praxis import py_utils
+from praxis.kernels import nvidia
 from praxis.layers.attentions import cudnn, kernel_inputs, masks
 from tests.praxis.layers.attentions import kernel_cases
 
@@ -119,8 +120,8 @@ def test_reasons_of_the_gpu(monkeypatch, capability, head_dim, reason):
   heads = kernel_cases.random_heads(
     dtype=jnp.bfloat16, length=96, head_dim=head_dim
   )
-  monkeypatch.setattr(cudnn.importlib.util, 'find_spec', lambda _: True)
-  monkeypatch.setattr(cudnn, '_compute_capability', lambda: capability)
+  monkeypatch.setattr(nvidia.importlib.util, 'find_spec', lambda _: True)
+  monkeypatch.setattr(nvidia, 'compute_capability', lambda: capability)
   with py_utils.tracing_for('gpu'):
     got = cudnn.reason_against(heads, _spec(), kernel_cases.NO_MESH)
   assert got == reason
@@ -128,7 +129,7 @@ def test_reasons_of_the_gpu(monkeypatch, capability, head_dim, reason):
 
 def test_gpus_without_the_cuda_plugin_have_no_kernel(monkeypatch):
   heads = kernel_cases.random_heads(dtype=jnp.bfloat16, length=96)
-  monkeypatch.setattr(cudnn.importlib.util, 'find_spec', lambda _: None)
+  monkeypatch.setattr(nvidia.importlib.util, 'find_spec', lambda _: None)
   with py_utils.tracing_for('gpu'):
     got = cudnn.reason_against(heads, _spec(), kernel_cases.NO_MESH)
   assert got == "a process without JAX's CUDA plugin"

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from praxis import base_layer, pax_fiddle, py_utils
+from praxis.kernels import nvidia
 from praxis.layers import (
   attentions,
   checkpoint_policy,
@@ -26,7 +27,6 @@ from praxis.layers.attentions import (
   masks,
   segments,
   splash,
-  triton,
 )
 from tests.praxis.layers.attentions import kernel_cases
 
@@ -98,7 +98,7 @@ def test_packed_rows_on_gpus(caplog):
 
 
 def test_a_jax_without_the_triton_backend_has_einsum(monkeypatch, caplog):
-  monkeypatch.setattr(triton, '_BACKEND', 'jax.experimental.pallas.no_backend')
+  monkeypatch.setattr(nvidia, '_TRITON', 'jax.experimental.pallas.no_backend')
   with caplog.at_level(logging.INFO):
     _trace('gpu', kernel_cases.language_model('auto'))
   (choice,) = _choices(caplog)

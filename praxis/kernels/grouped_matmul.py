@@ -2,7 +2,8 @@
 """Products of groups of rows, each with the weight of its expert.
 
 On TPUs they are megablox's kernels: XLA multiplies all rows by every expert in
-the gradient of `jax.lax.ragged_dot` with respect to its weights.
+the gradient of `jax.lax.ragged_dot` with respect to its weights. On NVIDIA GPUs
+they are kernels by Triton: XLA multiplies all rows by every expert everywhere.
 
 References: MegaBlocks, https://arxiv.org/abs/2211.15841
 """
@@ -16,13 +17,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from praxis import lazy_loader, py_utils
+from praxis.kernels import grouped_matmul_triton, nvidia
 
 # Takes 0.25 s to import.
 megablox: Any = lazy_loader.LazyLoader(
   'megablox', globals(), 'jax.experimental.pallas.ops.tpu.megablox'
 )
 
-# The kernels have no others.
+# Megablox has no others.
 _DTYPES = (jnp.bfloat16, jnp.float32)
 # Numbers of rows that a tile may have, and its other dimensions.
 _ROWS_OF_TILES = (512, 256, 128)
@@ -38,10 +40,25 @@ def grouped_matmul(
 
   Rows after the last group are undefined, and so are their gradients.
   """
-  fits = rows.dtype in _DTYPES and rows.shape[0] % _ROWS_OF_TILES[-1] == 0
-  if fits and py_utils.target_platform() == 'tpu':
+  platform = py_utils.target_platform()
+  if platform == 'tpu' and _megablox_fits(rows):
     return by_megablox(rows, weights, group_sizes)
+  if platform == 'gpu' and _triton_fits(weights):
+    return grouped_matmul_triton.grouped_matmul(rows, weights, group_sizes)
   return jax.lax.ragged_dot(rows, weights, group_sizes)
+
+
+def _megablox_fits(rows: Float[Array, 'R K']) -> bool:
+  return rows.dtype in _DTYPES and rows.shape[0] % _ROWS_OF_TILES[-1] == 0
+
+
+def _triton_fits(weights: Float[Array, 'E K N']) -> bool:
+  multiple = grouped_matmul_triton.DIM_MULTIPLE
+  return (
+    weights.dtype in grouped_matmul_triton.DTYPES
+    and all(dim % multiple == 0 for dim in weights.shape[1:])
+    and nvidia.reason_against_triton() is None
+  )
 
 
 def by_megablox(
