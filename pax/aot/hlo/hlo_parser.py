@@ -9,6 +9,8 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 
+from praxis.layers.moe import routed_rows
+
 _COMPUTATION_HEADER = re.compile(r'^(ENTRY )?%?([\w.\-]+) \(.*\{$')
 _RESULT_NAME = re.compile(r'^\s*(ROOT )?%?([\w.\-]+) = ')
 _ARRAY_TYPE = re.compile(
@@ -153,12 +155,17 @@ class Module:
         yield from self._executions(called, count * trips, fused)
 
   def called(self, instruction: Instruction) -> list[Computation]:
-    """Returns the computations that run: a loop's body, one branch."""
+    """Returns the computations that run: a loop's body, one branch.
+
+    It is the branch with the most instructions, of those that run where experts
+    are balanced (`routed_rows`).
+    """
     if instruction.opcode == 'conditional':
       names = []
       for branches, branch in _BRANCHES.findall(instruction.attributes):
         names += _OPERAND.findall(branches) if branches else [branch]
       branches = [self.computations[name] for name in names]
+      branches = [c for c in branches if not _is_rare(c)] or branches
       return [max(branches, key=lambda c: self._num_instructions(c.name))]
     if instruction.opcode not in (*_CALL_OPCODES, 'while'):
       return []
@@ -196,6 +203,12 @@ class Module:
     instructions = self.computations[name].instructions.values()
     called = (c.name for i in instructions for c in self.called(i))
     return len(instructions) + sum(map(self._num_instructions, called))
+
+
+def _is_rare(branch: Computation) -> bool:
+  return any(
+    not routed_rows.share_of(i.op_name) for i in branch.instructions.values()
+  )
 
 
 def parse(text: str) -> Module:

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from praxis.kernels import grouped_matmul
-from praxis.layers.moe import routed_rows
+from praxis.layers.moe import routed_rows, row_order
 
 # Rows of the buffer of a device, relative to those of balanced experts. They
 # are a multiple of the least, so that kernels have whole tiles.
@@ -214,32 +214,22 @@ def _grouped_rows(
 ) -> Float[Array, 'N M']:
   """Computes `mixture` where at most `num_rows` choices are local."""
   num_experts = _num_experts(weights)
-  k = top_k.indices.shape[-1]
   is_local = _is_local(top_k, first_expert, num_experts)
-  # Rows of remote experts are sorted to the end, outside of every group.
-  expert = jnp.where(is_local, top_k.indices - first_expert, num_experts)
-  expert = expert.reshape(-1)
-  order = jnp.argsort(expert)
-  rows = order[:num_rows]
-  sizes = jnp.bincount(expert, length=num_experts + 1)[:-1].astype(jnp.int32)
-  is_grouped = jnp.arange(num_rows) < jnp.sum(sizes)
-  gates = jnp.where(is_local, top_k.gates, 0.0).reshape(-1)
+  groups = jnp.where(is_local, top_k.indices - first_expert, num_experts)
+  order = row_order.sort_by_group(groups, num_experts, num_rows)
+  # Products leave rows without a group, and their gradients, undefined.
+  gates = jnp.where(
+    order.is_grouped, top_k.gates.reshape(-1)[order.choices], 0.0
+  )
   outputs = expert_fn(
     weights,
-    # Products leave other rows and their gradients undefined.
-    jnp.where(is_grouped[:, jnp.newaxis], tokens[rows // k], 0.0),
-    gates[rows, jnp.newaxis].astype(tokens.dtype),
-    lambda rows, weight: grouped_matmul.grouped_matmul(rows, weight, sizes),
+    row_order.gather_tokens(order, tokens),
+    gates[:, jnp.newaxis].astype(tokens.dtype),
+    lambda rows, weight: grouped_matmul.grouped_matmul(
+      rows, weight, order.group_sizes
+    ),
   )
-  # The positions of the rows of a token, those of local experts first.
-  positions = jnp.sort(jnp.argsort(order).reshape(-1, k), axis=-1)
-  positions = positions[:, : min(k, num_experts)]
-  # Those of remote experts are out of bounds, and remain unique.
-  positions += jnp.where(positions < jnp.sum(sizes), 0, num_rows)
-  outputs = outputs.at[positions].get(
-    mode='fill', fill_value=0, unique_indices=True
-  )
-  return jnp.sum(outputs, axis=-2)
+  return row_order.sum_rows(order, outputs)
 
 
 def _dense_mixture_if_assigned(

@@ -43,13 +43,12 @@ def _check(product, arrays, sizes, dtype, tolerance):
     outputs, pull = jax.vjp(grouped, rows, weights)
     return outputs, *pull(cotangents)
 
-  # Megablox reads the rows without a group, and multiplies them by 0.
-  ungrouped = np.nan if product is _TRITON else 0.0
+  # No product reads the rows without a group.
   is_grouped = np.arange(len(rows))[:, np.newaxis] < sum(sizes)
   outputs, of_rows, of_weights = run(
-    jnp.asarray(np.where(is_grouped, rows, ungrouped), dtype),
+    jnp.asarray(np.where(is_grouped, rows, np.nan), dtype),
     jnp.asarray(weights, dtype),
-    jnp.asarray(np.where(is_grouped, cotangents, ungrouped), dtype),
+    jnp.asarray(np.where(is_grouped, cotangents, np.nan), dtype),
   )
   start = 0
   for i, size in enumerate(sizes):

@@ -45,6 +45,37 @@ def test_rounds_of_loops(module):
   assert ds.is_fused and ds.computation.name == 'fused_slice'
 
 
+@pytest.mark.parametrize(
+  ('scope', 'branch'),
+  [
+    ('', 'long'),
+    ('routed_rows_1_of_2/', 'long'),
+    ('routed_rows_0_of_1/', 'short'),
+  ],
+)
+def test_of_a_condition_the_longest_usual_branch_runs(scope, branch):
+  module = hlo_parser.parse(f"""\
+%long (p: f32[8]) -> f32[8] {{
+  %p = f32[8] parameter(0)
+  %a = f32[8] negate(%p)
+  ROOT %b = f32[8] negate(%a), metadata={{op_name="jit(step)/{scope}neg"}}
+}}
+
+%short (q: f32[8]) -> f32[8] {{
+  ROOT %q = f32[8] parameter(0)
+}}
+
+ENTRY %main (i: s32[], x: f32[8]) -> f32[8] {{
+  %i = s32[] parameter(0)
+  %x = f32[8] parameter(1)
+  ROOT %y = f32[8] conditional(%i, %x, %x), \
+branch_computations={{%long, %short}}
+}}
+""")
+  condition = module.computations['main'].instructions['y']
+  assert [c.name for c in module.called(condition)] == [branch]
+
+
 def test_attributes_of_several_lines():
   # As of Mosaic kernels, whose metadata have lines of their own.
   text = hlo_texts.TWO_LOOPS.replace(

@@ -15,6 +15,7 @@ from pax.tools import flops
 from praxis import base_layer, pax_fiddle
 from praxis.layers import transformers
 from praxis.layers.moe import dropless, expert_parallel, gating
+from praxis.py_utils import platforms
 from tests.praxis.layers import running
 from tests.testing import collectives
 
@@ -187,7 +188,8 @@ def test_grouped_products_are_those_of_each_expert(
   monkeypatch.setattr(dropless, 'mixture', dropless.grouped_mixture)
   monkeypatch.setattr(dropless, '_MIN_BUFFER_ROWS', buffer_rows)
   monkeypatch.setattr(dropless, '_BUFFER_FACTOR', 0)
-  got = _step(mesh, config, **_QUICKLY)[0]
+  with platforms.tracing_for('gpu'):
+    got = _step(mesh, config, **_QUICKLY)[0]
   for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
     np.testing.assert_allclose(a, b, atol=2e-5 * np.abs(b).max())
 
@@ -226,7 +228,8 @@ def test_stages_of_a_pipeline_share_the_condition(monkeypatch):
 
     has_condition = 'cond[' in str(jax.make_jaxpr(run)(tokens, weights))
     assert has_condition == (num_shards > 1)
-    return jax.jit(run)(tokens, weights)
+    with platforms.tracing_for('gpu'):
+      return jax.jit(run)(tokens, weights)
 
   got, want = outputs_and_gradients(4), outputs_and_gradients(1)
   for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
