@@ -38,6 +38,7 @@ KeyValuePairs = Sequence[tuple[str | None, Any]]
 
 _ARTIFACTS = '_internal_artifacts'
 _TRAINING_END = '_training_end.json'
+_INTERRUPTED = '_interrupted_evaluation.json'
 _STEP = 'restore_checkpoint_step'
 _FINGERPRINT = 'fingerprint'
 
@@ -287,6 +288,26 @@ def training_end(job_log_dir: PathLike) -> int | None:
   return step
 
 
+def record_interrupted_evaluation(job_log_dir: PathLike, step: int) -> None:
+  """Records that a stop of training interrupted the evaluation at `step`."""
+  if jax.process_index() == 0:
+    _write_record(_interrupted_file(job_log_dir), {'step': int(step)})
+
+
+def clear_interrupted_evaluation(job_log_dir: PathLike) -> None:
+  """Deletes the record of `record_interrupted_evaluation`."""
+  if jax.process_index() == 0:
+    file = _interrupted_file(job_log_dir)
+    with side_files.tolerate_errors(file):
+      file.unlink(missing_ok=True)
+
+
+def interrupted_evaluation(job_log_dir: PathLike) -> int | None:
+  """Returns the step of an evaluation that training has to repeat, or None."""
+  file = _interrupted_file(job_log_dir)
+  return side_files.read_json(file, lambda record: _step_of(record, 'step'))
+
+
 class ShardedParallelWriter:
   """Distributes chunks of records over `<name>.tfrecord-00000-of-00032` etc.
 
@@ -344,6 +365,10 @@ def _progress_file(job_log_dir: PathLike, mode: EvaluationMode) -> storage.Path:
 
 def _training_end_file(job_log_dir: PathLike) -> storage.Path:
   return working_copy.origin(job_log_dir) / _ARTIFACTS / _TRAINING_END
+
+
+def _interrupted_file(job_log_dir: PathLike) -> storage.Path:
+  return working_copy.origin(job_log_dir) / _ARTIFACTS / _INTERRUPTED
 
 
 def _write_record(file: storage.Path, record: Mapping[str, int | str]) -> None:

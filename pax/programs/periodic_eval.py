@@ -5,10 +5,16 @@ from __future__ import annotations
 
 import dataclasses
 
-from pax import summaries
-from pax.programs import early_stopping, eval_runner, program
+from pax import io_utils, summaries
+from pax.programs import (
+  early_stopping,
+  eval_runner,
+  metric_accumulator,
+  program,
+)
 from pax.programs.early_stopping import EvalResults
 from pax.programs.jobs import TrainJob
+from pax.programs.preemption import PreemptedError
 from pax.programs.running_mode import RunningMode
 from pax.programs.train_metrics import TrainMetricsReporter
 from pax.programs.train_program import BaseTrainProgram
@@ -33,6 +39,30 @@ class PeriodicEval:
     self._decode_start = train.decode_start_after_n_steps
     self._decode_ema = train.decode_use_ema_states
     self._evaluated_step: int | None = None
+    self._decoded_step: int | None = None
+
+  def run_interrupted(self, step: int, state: TrainState) -> bool:
+    """Runs what a stop of the previous start interrupted at this step.
+
+    Args:
+      step: The step of the restored checkpoint.
+      state: The restored state.
+
+    Returns:
+      Whether to stop training.
+    """
+    if not step:
+      return False
+    directory = self._job.job_log_dir
+    is_interrupted = io_utils.interrupted_evaluation(directory) == step
+    if not metric_accumulator.broadcast_from_first_process(int(is_interrupted)):
+      return False
+    output = program.TrainProgramOutput(
+      state, loss=None, weighted_scalars=None, new_train_step=step
+    )
+    stops = self.run_due(step, output)
+    io_utils.clear_interrupted_evaluation(directory)
+    return stops
 
   def run_due(self, step: int, output: program.TrainProgramOutput) -> bool:
     """Runs the programs that are due; returns whether to stop training.
@@ -40,7 +70,22 @@ class PeriodicEval:
     Args:
       step: Number of training steps done.
       output: The output of the last step.
+
+    Raises:
+      PreemptedError: A stop was requested; the next start repeats them.
     """
+    try:
+      results = self._run_programs(step, output)
+    except PreemptedError:
+      io_utils.record_interrupted_evaluation(self._job.job_log_dir, step)
+      raise
+    if not self._job.early_stopping.is_active:
+      return False
+    return self._should_stop(step, output, results)
+
+  def _run_programs(
+    self, step: int, output: program.TrainProgramOutput
+  ) -> EvalResults:
     results = EvalResults(eval_train=output.eval_train_metrics)
     is_eval_train_due = output.eval_train_metrics is None
     if is_eval_train_due and self._is_due(step, self._eval_interval):
@@ -49,21 +94,19 @@ class PeriodicEval:
       results = self._evaluate(step, output.state, results)
     if self._is_decode_due(step):
       results = self._decode(step, output.state, results)
-    if not self._job.early_stopping.is_active:
-      return False
-    return self._should_stop(step, output, results)
+    return results
 
   def run_final(self, step: int, state: TrainState) -> None:
-    """Evaluates the last state, unless `run_due` did."""
+    """Evaluates and decodes the last state, unless `run_due` did."""
     if self._evaluated_step != step:
       self._evaluate(step, state, EvalResults())
+    if self._decoded_step != step:
+      self._decode(step, state, EvalResults())
 
   def _is_due(self, step: int, interval: int | None) -> bool:
     return step % interval == 0 if interval else False
 
   def _is_decode_due(self, step: int) -> bool:
-    if not (self._job.eval_runner.decodes and self._decode_interval):
-      return False
     is_due = self._is_due(step, self._decode_interval)
     has_started = step >= self._decode_start
     return (is_due and has_started) or step >= self._last_step
@@ -98,6 +141,9 @@ class PeriodicEval:
   def _decode(
     self, step: int, state: TrainState, results: EvalResults
   ) -> EvalResults:
+    self._decoded_step = step
+    if not (self._job.eval_runner.decodes and self._decode_interval):
+      return results
     with self._reporter.pause(), self._job.goodput.record(_EVAL):
       state = program.get_eval_train_state(
         self._job.task, state, self._decode_ema

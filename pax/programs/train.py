@@ -91,6 +91,8 @@ class _TrainLoop:
     """
     job, train_program = self._job, self._program
     job.goodput.mark_resumed(self.step)
+    if self._periodic_eval.run_interrupted(self.step, self.state):
+      return Outcome.STOPPED_EARLY
     while True:
       if self._reporter.divergence.has_diverged:
         return Outcome.DIVERGED

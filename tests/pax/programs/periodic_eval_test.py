@@ -11,6 +11,7 @@ import pytest
 
 from pax import summaries, train_states
 from pax.programs import early_stopping, periodic_eval
+from pax.programs.preemption import PreemptedError
 from pax.programs.program import (
   DecodeProgramOutput,
   EvalProgramOutput,
@@ -32,12 +33,16 @@ class EvalRunner:
     self.ran = []
     self.decodes = ('one',)
     self.evals = ('one',)
+    # The step at which a signal comes between the evaluation and the decoding.
+    self.signal_at = None
 
   def evaluate(self, state, step):
     self.ran.append(('eval', step, state.mdl_vars['params']['w']))
     return {'held_out': EvalProgramOutput(state, {'x': 1.0}, scalars={'x': 1})}
 
   def decode(self, state, step):
+    if step == self.signal_at:
+      raise PreemptedError
     self.ran.append(('decode', step, state.mdl_vars['params']['w']))
     return {'prompts': DecodeProgramOutput(state, {'y': 2.0})}
 
@@ -65,7 +70,7 @@ class TrainProgram:
     self._ran.append('eval_train')
 
 
-def _periodic_eval(stops=None, **changes):
+def _periodic_eval(stops=None, job_log_dir='/job', **changes):
   settings = {
     'num_train_steps': 10,
     'eval_interval_steps': 4,
@@ -76,6 +81,7 @@ def _periodic_eval(stops=None, **changes):
   }
   runner = EvalRunner()
   job = types.SimpleNamespace(
+    job_log_dir=job_log_dir,
     task=types.SimpleNamespace(
       train=types.SimpleNamespace(**settings | changes),
       early_stopping_fn=stops,
@@ -122,11 +128,37 @@ def test_none_is_never():
   assert runner.ran == []
 
 
-def test_data_that_end_early_are_evaluated_once_more():
-  periodic, runner = _periodic_eval(decode_interval_steps=None)
+def test_data_that_end_early_are_evaluated_and_decoded_once_more():
+  periodic, runner = _periodic_eval(decode_interval_steps=4)
   _train(periodic, last=6)
   periodic.run_final(6, STATE)
-  assert [step for _, step, _ in runner.ran] == [4, 6]
+  assert [ran[:2] for ran in runner.ran] == [
+    ('eval', 4),
+    ('eval', 6),
+    ('decode', 6),
+  ]
+
+
+def test_the_next_start_repeats_what_a_signal_interrupted(tmp_path):
+  """And asks whether to stop, but only once."""
+  asked = []
+
+  def stops(metrics, mode, step, *others):
+    asked.append((step, 'eval_test_held_out/metrics/x' in metrics))
+    return step == 8
+
+  intervals = {'decode_interval_steps': 8}
+  periodic, runner = _periodic_eval(stops, str(tmp_path), **intervals)
+  runner.signal_at = 8
+  with pytest.raises(PreemptedError):
+    _train(periodic)
+  asked.clear()
+  for step, is_repeated in ((5, False), (8, True), (8, False)):
+    periodic, runner = _periodic_eval(stops, str(tmp_path), **intervals)
+    assert periodic.run_interrupted(step, STATE) == is_repeated
+    ran = [('eval', 8, 1.0), ('decode', 8, 2.0)] if is_repeated else []
+    assert runner.ran == ran
+  assert asked == [(8, True)]
 
 
 def test_the_verdict():
