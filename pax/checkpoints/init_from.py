@@ -389,9 +389,10 @@ class Initializer:
     variables: list[LeafMapping],
     states: list[LeafMapping],
   ) -> TrainState:
-    for mapping in (*variables, *states):
+    mappings = [*variables, *states]
+    for mapping in mappings:
       self._check_types(mapping)
-      self._show(table(mapping, self._metadata))
+    self._show(table(mappings, self._metadata))
     leaves = paths.flatten(state)
     for mapping in variables:
       self._replace(leaves, mapping)
@@ -468,23 +469,28 @@ def init_by_rules(
 
 
 def table(
-  mapping: LeafMapping, metadata: Mapping[str, jax.ShapeDtypeStruct]
+  mappings: Sequence[LeafMapping],
+  metadata: Mapping[str, jax.ShapeDtypeStruct],
 ) -> str:
-  """Returns a table of the loaded leaves, with their number in the title."""
-  rows = [
-    (target, str(list(metadata[target].shape)), leaf)
-    for target, leaf in mapping.leaves.items()
+  """Returns a table of the leaves that are loaded from each checkpoint."""
+  by_source: dict[str, dict[str, str]] = {}
+  for mapping in mappings:
+    by_source.setdefault(str(mapping.source.path), {}).update(mapping.leaves)
+  shapes = {name: str(list(leaf.shape)) for name, leaf in metadata.items()}
+  loaded = {target for leaves in by_source.values() for target in leaves}
+  widths = [
+    max((len(text) for text in column), default=0)
+    for column in (loaded, (shapes[target] for target in loaded))
   ]
-  widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
-  lines = [
-    f'  {target:{widths[0]}}  {shape:{widths[1]}}  <- {leaf}'
-    for target, shape, leaf in rows
-  ]
-  title = (
-    f'from {mapping.source.path}: {len(rows)} of {len(metadata)} arrays; the'
-    ' others are initialized afresh'
-  )
-  return '\n'.join([title, *lines])
+  lines = []
+  for path, leaves in by_source.items():
+    lines.append(f'from {path}: {len(leaves)} of {len(metadata)} arrays')
+    lines += [
+      f'  {target:{widths[0]}}  {shapes[target]:{widths[1]}}  <- {leaf}'
+      for target, leaf in leaves.items()
+    ]
+  count = len(metadata) - len(loaded)
+  return '\n'.join([*lines, f'arrays initialized afresh: {count}'])
 
 
 def parse(text: str) -> tuple[str, int | None]:

@@ -117,8 +117,17 @@ def test_ignored_variables_and_those_that_are_done(saved):
     saved[0]: _rules(init_from.LOAD_ALL, ignore_rules=['params/deep']),
     saved[1]: _rules(init_from.LOAD_ALL),
   }
-  made, *_ = _load(all_rules)
+  made, (shown,), _ = _load(all_rules)
   assert _firsts(made.mdl_vars) == [10, 20, 10]
+  first, second, rest = (
+    line for line in shown.splitlines() if not line.startswith('  ')
+  )
+  num_leaves = len(jax.tree.leaves(made))
+  assert first.startswith(f'from {saved[0]}')
+  assert first.endswith(f': 2 of {num_leaves} arrays')
+  assert second.startswith(f'from {saved[1]}')
+  assert second.endswith(f': 1 of {num_leaves} arrays')
+  assert rest == f'arrays initialized afresh: {num_leaves - 3}'
 
 
 def test_averages_step_and_optimizer(saved):
