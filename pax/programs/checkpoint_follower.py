@@ -118,7 +118,8 @@ class CheckpointFollower:
   mode: io_utils.EvaluationMode
   # The last step of training.
   last_step: int
-  # Checkpoints of earlier steps are skipped.
+  # Checkpoints of earlier steps are skipped, except that of the step at which
+  # training ended.
   first_step: int
   # Whether to begin with the oldest of the others.
   from_oldest: bool = False
@@ -226,17 +227,19 @@ class CheckpointFollower:
   def _poll(self, last_seen: int | None) -> int:
     """Returns the next step, _NO_CHECKPOINT or _NO_MORE."""
     # Read before the checkpoints: training records its end after the last.
-    has_ended = io_utils.training_end(self._training_dir) is not None
-    step = self._next_step(last_seen)
+    end = io_utils.training_end(self._training_dir)
+    first_step = self.first_step if end is None else min(self.first_step, end)
+    step = self._next_step(last_seen, first_step)
     if step is not None:
       return step
+    has_ended = end is not None
     return _NO_MORE if has_ended and last_seen is not None else _NO_CHECKPOINT
 
-  def _next_step(self, last_seen: int | None) -> int | None:
+  def _next_step(self, last_seen: int | None, first_step: int) -> int | None:
     steps = [
       step
       for step in reading.checkpoint_steps(self.directory)
-      if step >= self.first_step
+      if step >= first_step
     ]
     if last_seen is not None:
       return min((step for step in steps if step > last_seen), default=None)

@@ -129,6 +129,13 @@ def test_steps_before_the_first_that_counts_are_left_out(tmp_path):
   assert found == [(30, True)]
 
 
+def test_training_may_end_before_the_first_that_counts(tmp_path):
+  _save(tmp_path, 0, 10)
+  ends = Preemption(at_3=lambda: io_utils.record_training_end(tmp_path, 10))
+  found = _seen(_following(tmp_path, first_step=20, preemption=ends))
+  assert found == [(10, True)]
+
+
 def test_begins_with_the_oldest_from_the_step_that_is_asked_for(tmp_path):
   _save(tmp_path, 0, 10, 20, 30)
   found = _seen(_following(tmp_path, first_step=10, from_oldest=True))
