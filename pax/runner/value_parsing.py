@@ -117,14 +117,16 @@ def _dict(text: str, current: Any) -> dict[Any, Any]:
 
 def _enum(text: str, current: enum.Enum) -> enum.Enum:
   members = type(current).__members__
-  name = text.rpartition('.')[2]
-  if name not in members:
+  by_value = {str(member.value): member for member in type(current)}
+  name = _str(text, current).rpartition('.')[2]
+  member = members.get(name, by_value.get(name))
+  if member is None:
     raise ValueError(f'wants one of {", ".join(members)}, got {text!r}')
-  return members[name]
+  return member
 
 
 def _dtype(text: str, current: Any) -> Any:
-  name = text.rpartition('.')[2]
+  name = _str(text, current).rpartition('.')[2]
   try:
     dtype = jnp.dtype(name)
     return dtype if isinstance(current, np.dtype) else getattr(jnp, name)

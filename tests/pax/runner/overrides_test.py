@@ -80,8 +80,10 @@ def _set(**settings: str) -> type:
     ('ANYTHING', 'text', 'text'),
     ('COLOR', 'BLUE', Color.BLUE),
     ('COLOR', 'Color.BLUE', Color.BLUE),
+    ('COLOR', '"blue"', Color.BLUE),
     ('DTYPE', 'bfloat16', jnp.bfloat16),
     ('DTYPE', 'jnp.bfloat16', jnp.bfloat16),
+    ('DTYPE', '"bfloat16"', jnp.bfloat16),
     ('ACTIVATION_CLS', 'GELU', activations.GELU),
     ('ACTIVATION_CLS', 'activations.GELU', activations.GELU),
     (
