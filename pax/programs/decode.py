@@ -151,9 +151,11 @@ class SingleTaskDecodeProgram(program.InputProgram):
 
     Subclasses may return those of `Partitioner.partition`.
     """
-    step = self._partitioner.decode_step_for(inputs)
+    step = program.eval_step_with_static_args(
+      self._partitioner, self._partitioner.decode_step_for
+    )
     spec = self._partitioner.input_partition_specs(inputs)
-    return program.eval_step_with_static_args(step), spec
+    return step, spec
 
   def _process_examples(
     self, outputs: list[tuple[str | None, NestedMap]], step: int

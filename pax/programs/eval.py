@@ -214,6 +214,8 @@ class SingleTaskEvalProgram(BaseEvalProgram):
 
     Subclasses may return those of `Partitioner.partition`.
     """
-    step = self._partitioner.eval_step_for(inputs)
+    step = program.eval_step_with_static_args(
+      self._partitioner, self._partitioner.eval_step_for
+    )
     spec = super().eval_input_partition_spec(inputs)
-    return program.eval_step_with_static_args(step), spec
+    return step, spec

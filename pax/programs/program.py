@@ -236,25 +236,28 @@ def overrides(instance: Program, base: type, *names: str) -> bool:
   return any(getattr(cls, name) is not getattr(base, name) for name in names)
 
 
-def with_static_args(step: Callable[..., Any]) -> Callable[..., Any]:
-  """Returns `(state, key, batch, static_args)` of `(state, batch, key)`."""
+def eval_step_with_static_args(
+  partitioner: partitioning.Partitioner,
+  step_for: Callable[[Batch], Callable[..., StepOutput]],
+) -> Callable[..., tuple[None, StepOutput]]:
+  """Returns `(state, key, batch, static_args) -> (None, output)`.
+
+  Args:
+    partitioner: The partitioner.
+    step_for: Batch on the mesh -> step `(state, batch, key) -> output`.
+  """
 
   def run(
     state: TrainState,
     prng_key: jax.Array,
     inputs: Batch,
     static_args: BaseStepFnStaticArgs | None = None,
-  ) -> Any:
+  ) -> tuple[None, StepOutput]:
     del static_args
-    return step(state, inputs, prng_key)
+    batch = on_mesh(partitioner, inputs)
+    return None, step_for(batch)(state, batch, prng_key)
 
   return run
-
-
-def eval_step_with_static_args(step: Callable[..., Any]) -> Callable[..., Any]:
-  """Returns `with_static_args` of a step with the outputs (None, output)."""
-  run = with_static_args(step)
-  return lambda *args, **kwargs: (None, run(*args, **kwargs))
 
 
 def place_batch(
@@ -272,6 +275,11 @@ def place_batch(
     specs: The specs of the batch; None without a mesh.
   """
   batch = partitioner.preprocess_inputs(inp, host_batch, specs)
+  return on_mesh(partitioner, batch)
+
+
+def on_mesh(partitioner: partitioning.Partitioner, batch: Batch) -> Batch:
+  """Returns the global batch of a batch of this host, or the global `batch`."""
   if any(isinstance(x, np.ndarray) for x in jax.tree.leaves(batch)):
     return partitioner.put_batch(batch)
   return batch

@@ -417,8 +417,9 @@ class SingleTaskTrainProgram(BaseTrainProgram):
 
   def _get_eval_train_step(self, inputs: Batch) -> Callable[..., Any]:
     """Returns the eval step; subclasses may return another."""
+    del inputs
     return program.eval_step_with_static_args(
-      self._partitioner.eval_step_for(inputs)
+      self._partitioner, self._partitioner.eval_step_for
     )
 
   def _run_train_step(
@@ -429,6 +430,7 @@ class SingleTaskTrainProgram(BaseTrainProgram):
     static_args: program.BaseStepFnStaticArgs | None = None,
   ) -> tuple[TrainState, StepOutput]:
     del static_args
+    inputs = program.on_mesh(self._partitioner, inputs)
     if self._compiled_step is None:
       self._compiled_step = self._partitioner.train_step_for(inputs)
     return self._compiled_step(state, inputs, prng_key)

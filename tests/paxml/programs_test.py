@@ -8,14 +8,47 @@ from __future__ import annotations
 import json
 import pathlib
 
+import jax
+import numpy as np
 import pytest
 
-from pax import jobs
+from pax import jobs, partitioning, programs, steps
+from praxis import base_input
 from tests.integration import binary
+from tests.pax import tiny
 from tests.paxml import experiment_of_paxml
 
 _MODULE = 'tests.paxml.experiment_of_paxml'
 _MESHES = {'eight devices': [2, 2, 2], 'pmap': None}
+
+
+class _Rows(base_input.BaseInput):
+  def get_next(self):
+    return tiny.batch(rows=self.batch_size)
+
+
+def _step_losses(tmp_path, **options):
+  """Losses of steps that are called with the batches of the host."""
+  task = tiny.task([2, 2, 2]).Instantiate()
+  partitioner = partitioning.create_partitioner(task, **options)
+  input_p = _Rows.config(name='rows', batch_size=8)
+  rows, key = input_p.Instantiate(), jax.random.key(7)
+  partitioner.setup(task, key, None, rows)
+  _, state, _ = partitioner.initialize_prng_key_and_train_state(key, None, None)
+  train = programs.SingleTaskTrainProgram()
+  train.setup(task, rows, partitioner, tmp_path, key, key, 0)
+  test = programs.SingleTaskEvalProgram(input_p)
+  test.setup(task, partitioner, tmp_path, key)
+  batch = rows.get_next()
+  batch = partitioner.preprocess_inputs(
+    rows, batch, train.train_input_partition_spec(batch)
+  )
+  args = steps.BaseStepFnStaticArgs(unpadded_global_batch_size=8)
+  evaluated = test.eval_step(state.to_eval_state(), key, batch, args)
+  step, state, trained = train.train_step(0, state, key, batch, args)
+  again = train.eval_train_step(state.to_eval_state(), key, batch, args)
+  assert step == 1
+  return [float(x.loss) for x in (evaluated, trained, again)]
 
 
 def _train(name, path, mesh, **flags):
@@ -119,3 +152,11 @@ def test_a_loop_of_its_own_ends_when_it_diverges(tmp_path):
   assert '5 steps in a row, since step 7' in ended.stderr
   again = binary.run(name, tmp_path / 'endless', '--set=MAX_BAD_STEPS=0')
   assert again.returncode == 0, again.stderr
+
+
+def test_steps_of_programs_take_batches_of_the_host(tmp_path):
+  # The default, as in paxml, leaves batches on the host.
+  losses = _step_losses(tmp_path / 'host')
+  assert losses == _step_losses(tmp_path / 'mesh', reshard_inputs=True)
+  assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+  assert np.isfinite(losses).all() and losses[2] < losses[1]
