@@ -50,7 +50,7 @@ TransformInitPartitionSpecFn = Callable[
 ]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class ShardedGradientTransformation:
   """An Optax transformation that also declares the sharding of its state."""
 

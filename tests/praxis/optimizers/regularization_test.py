@@ -185,6 +185,18 @@ def test_upstreams_functions_can_be_plain_optax():
   problem.assert_close(twin.update(grads, twin.init(params), params), want)
 
 
+def test_a_transformation_of_a_user_joins_a_chain():
+  scale = optax.scale(-0.5)
+  # By position, as libraries for upstream construct it.
+  sharded = optimizers.ShardedGradientTransformation(
+    scale.init, scale.update, lambda hparams: optax.EmptyState()
+  )
+  params = problem.variables()
+  tx = optimizers.sharded_chain(sharded, optax.scale(2.0))
+  updates, _ = tx.update(params, tx.init(params), params)
+  problem.assert_close(updates, jax.tree.map(lambda w: -w, params))
+
+
 def test_a_regularizer_needs_the_variables():
   params = problem.variables()
   tx = problem.tx_of(Sgd.config(), l2_regularizer_weight=0.1)
