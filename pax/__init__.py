@@ -7,8 +7,13 @@ from __future__ import annotations
 import glob
 import importlib.util
 import os
+import pkgutil
 
 __version__ = '0.1.0'
+
+# Folders `pax` on the Python path may add modules, such as experiments of a
+# project in `pax/tasks/lm/params`.
+__path__ = pkgutil.extend_path(__path__, __name__)
 
 
 def require_own_packages(root: str) -> None:

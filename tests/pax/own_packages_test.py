@@ -31,8 +31,10 @@ def site(tmp_path) -> pathlib.Path:
   return site
 
 
-def _import(*path: pathlib.Path) -> subprocess.CompletedProcess[str]:
-  code = f'import sys; sys.path[:0] = {[*map(str, path)]}; import pax'
+def _import(
+  *path: pathlib.Path, module: str = 'pax'
+) -> subprocess.CompletedProcess[str]:
+  code = f'import sys; sys.path[:0] = {[*map(str, path)]}; import {module}'
   command = [sys.executable, '-I', '-S', '-c', code]
   return subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -41,6 +43,18 @@ def test_own_packages(site, tmp_path):
   _package(tmp_path / 'later', 'praxis')
   done = _import(site, tmp_path / 'later')
   assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize('is_first', [True, False])
+def test_modules_of_a_project(site, tmp_path, is_first):
+  for folder, name in ((site, 'theirs'), (tmp_path / 'mine', 'mine')):
+    (folder / 'pax/tasks/lm/params').mkdir(parents=True)
+    (folder / 'pax/tasks/lm/params' / f'{name}.py').touch()
+  path = [site, tmp_path / 'mine']
+  for name in ('theirs', 'mine'):
+    module = f'pax.tasks.lm.params.{name}'
+    done = _import(*(path[::-1] if is_first else path), module=module)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize('name', ['praxis', 'paxml'])
