@@ -27,9 +27,12 @@ _VARIABLES = {
   'PP': '1',
   'TP': '1',
 }
-# The model of its command, small enough for a CPU.
+# The model of its command, small enough for a CPU. Its texts have the quotes
+# with which scripts of paxml and NVIDIA CloudAI pass them.
 _SMALL = {
+  'CHECKPOINT_POLICY': '"save_nothing"',
   'DIMS_PER_HEAD': 32,
+  'FPROP_DTYPE': '"bfloat16"',
   'HIDDEN_DIMS': 128,
   'MAX_SEQ_LEN': 32,
   'MAX_STEPS': 2,
