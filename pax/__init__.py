@@ -11,9 +11,13 @@ import pkgutil
 
 __version__ = '0.1.0'
 
-# Folders `pax` on the Python path may add modules, such as experiments of a
-# project in `pax/tasks/lm/params`.
-__path__ = pkgutil.extend_path(__path__, __name__)
+# Folders `pax` on the Python path that have no __init__.py may add modules,
+# such as experiments of a project in `pax/tasks/lm/params`.
+__path__ += [
+  folder
+  for folder in pkgutil.extend_path(list[str](), __name__)
+  if not os.path.exists(os.path.join(folder, '__init__.py'))
+]
 
 
 def require_own_packages(root: str) -> None:

@@ -87,7 +87,9 @@ class SingleTask(base_task.BaseTask):
   infer_writer: Config[hparams.InferWriter] | None = pax_fiddle.template_field(
     None
   )
-  # Decides after each evaluation whether training stops.
+  # Decides after each evaluation whether training stops. All processes call it:
+  # it must return the same on each, so not depend on clocks or speeds
+  # (`train_steps_per_sec`), which differ.
   early_stopping_fn: EarlyStoppingFn | None = None
   # Summaries of at most this verbosity are recorded.
   summary_verbosity: int = 3

@@ -59,6 +59,9 @@ class JaxContext:
     # Whether this call ends the layer's part of a train step: in a pipeline an
     # array, True for the last microbatch only.
     ends_step: bool | JTensor = True
+    # Whether statistics of a batch are those of all replicas of pmap, or of the
+    # examples of this call only.
+    sync_replicas: bool = True
 
     def clone(self) -> JaxContext.HParams:
       """Returns a deep copy."""
@@ -104,6 +107,11 @@ class JaxContext:
   def ends_step(self) -> bool | JTensor:
     """Whether this call ends the layer's part of a train step."""
     return self.hparams.ends_step
+
+  @property
+  def sync_replicas(self) -> bool:
+    """Whether statistics of a batch are those of all replicas of pmap."""
+    return self.hparams.sync_replicas
 
   @staticmethod
   def top() -> JaxContext | None:

@@ -55,6 +55,10 @@ def test_modules_of_a_project(site, tmp_path, is_first):
     module = f'pax.tasks.lm.params.{name}'
     done = _import(*(path[::-1] if is_first else path), module=module)
     assert done.returncode == 0, done.stderr
+  # Another Pax is not a project.
+  (path[1] / 'pax/__init__.py').touch()
+  done = _import(*path, module='pax.tasks.lm.params.mine')
+  assert "No module named 'pax.tasks.lm.params.mine'" in done.stderr
 
 
 @pytest.mark.parametrize('name', ['praxis', 'paxml'])

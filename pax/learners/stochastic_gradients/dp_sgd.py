@@ -127,7 +127,7 @@ class DpSgdStochasticGradient(stochastic_gradient.BaseStochasticGradient):
     num_chunks = num_groups // chunk_groups
     gradients_per_group = num_gradients // chunk_groups
     per_example_grads = jax.vmap(
-      jax.value_and_grad(self._hide_batch_axes(loss_fn), has_aux=True),
+      jax.value_and_grad(self._of_an_example(loss_fn), has_aux=True),
       in_axes=(None, (None, 0), 0),
       spmd_axis_name=self.spmd_axis_name,
     )
@@ -175,26 +175,24 @@ class DpSgdStochasticGradient(stochastic_gradient.BaseStochasticGradient):
     )
     return (loss, aux), grads
 
-  def _hide_batch_axes(
+  def _of_an_example(
     self, loss_fn: stochastic_gradient.LossFn
   ) -> stochastic_gradient.LossFn:
-    """Returns the loss of a model that splits nothing over the batch axes."""
-    axes = self.spmd_axis_name
-    if axes is None:
-      return loss_fn
-    settings = base_layer.cur_jax_context().hparams.clone()
-    hidden = dict.fromkeys(py_utils.mesh_axes(axes))
-    renamed = {
-      new: None if old in hidden else old
-      for new, old in (settings.mesh_axes_transpose or {}).items()
-    }
-    settings.mesh_axes_transpose = hidden | renamed
+    """Returns the loss of a model that computes an example by itself.
 
-    def loss_without_axes(*args: Any) -> tuple[JTensor, GradAuxInfo]:
-      with base_layer.JaxContext.new_context(hparams=settings):
-        return loss_fn(*args)
-
-    return loss_without_axes
+    It splits nothing over the batch axes, and replicas share no statistics.
+    """
+    top = base_layer.JaxContext.top()
+    renamed = top.hparams.mesh_axes_transpose if top else None
+    if self.spmd_axis_name is not None:
+      hidden = dict.fromkeys(py_utils.mesh_axes(self.spmd_axis_name))
+      renamed = hidden | {
+        new: None if old in hidden else old
+        for new, old in (renamed or {}).items()
+      }
+    return stochastic_gradient.with_context(
+      loss_fn, mesh_axes_transpose=renamed, sync_replicas=False
+    )
 
   def _group(self, x: JTensor) -> JTensor:
     """Returns an input as [groups, examples of a group, ...]."""

@@ -75,6 +75,8 @@ class PercoreClippedDpSgdGradient(stochastic_gradient.BaseStochasticGradient):
         'PercoreClippedDpSgdGradient clips the gradients of replicas, but there'
         ' are none; set ici_mesh_shape to None, or use DpSgdStochasticGradient'
       )
+    # A replica's gradient must not depend on the examples of others.
+    loss_fn = stochastic_gradient.with_context(loss_fn, sync_replicas=False)
     differentiate = jax.value_and_grad(loss_fn, has_aux=True)
     loss_key, noise_key = jax.random.split(prng_key)
     (loss, aux), grads = differentiate(

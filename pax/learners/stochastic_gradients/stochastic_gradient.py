@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from pax.learners import privacy
 from pax.train_states import Variables
-from praxis import base_hyperparams, pytypes
+from praxis import base_hyperparams, base_layer, pytypes
 from praxis.pytypes import Nested
 
 JTensor = pytypes.JTensor
@@ -48,6 +48,20 @@ LossFn = Callable[
 ]
 # ((loss, auxiliary outputs), gradients); gradients sum over replicas.
 Gradients = tuple[tuple[JTensor, GradAuxInfo], Nested[JTensor]]
+
+
+def with_context(loss_fn: LossFn, **settings: Any) -> LossFn:
+  """Returns a loss that is computed with changed settings of the JaxContext."""
+  top = base_layer.JaxContext.top()
+  hparams = dataclasses.replace(
+    top.hparams if top else base_layer.JaxContext.HParams(), **settings
+  )
+
+  def loss_with_context(*args: Any) -> tuple[JTensor, GradAuxInfo]:
+    with base_layer.JaxContext.new_context(hparams=hparams):
+      return loss_fn(*args)
+
+  return loss_with_context
 
 
 class BaseStochasticGradient(

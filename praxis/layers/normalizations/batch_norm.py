@@ -73,7 +73,12 @@ class BatchNorm(BaseNormalization):
     is_train = not (self.do_eval or self.force_eval_mode)
     mean = variance = None
     if is_train:
-      mean, variance = compute_moments(inputs, paddings, range(inputs.ndim - 1))
+      mean, variance = compute_moments(
+        inputs,
+        paddings,
+        range(inputs.ndim - 1),
+        sync_replicas=self.jax_context.sync_replicas,
+      )
       self._update_average('moving_mean', mean)
       self._update_average('moving_variance', variance)
       self.add_summary('mean', mean, verbosity=4)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from pax.learners import stochastic_gradients
-from praxis import base_layer
+from praxis import base_layer, pax_fiddle
+from praxis.layers import normalizations
 from tests.pax.learners.stochastic_gradients import regression
 
 BOUND = 1.0
@@ -221,6 +222,45 @@ def test_replicas_make_what_one_program_makes():
   long = np.linalg.norm(by_hand, axis=1) > BOUND
   np.testing.assert_allclose(
     reported['frac_clipped'], long.reshape(4, 2).mean(axis=1)
+  )
+
+
+def _normalized_loss(variables, others_and_inputs, key):
+  """The loss of inputs that are normalized by the statistics of their batch."""
+  layer = pax_fiddle.Config(
+    normalizations.BatchNorm, name='norm', dim=1
+  ).Instantiate()
+  others, inputs = others_and_inputs
+  x = jnp.asarray(inputs['x'])[..., jnp.newaxis]
+  params = layer.init(jax.random.key(0), x)
+  x, _ = layer.apply(params, x, mutable=['non_trainable'])
+  inputs = inputs | {'x': x[..., 0]}
+  return regression.loss_fn(variables, (others, inputs), key)
+
+
+@pytest.mark.parametrize(
+  ('cls', 'rows'),
+  [
+    (stochastic_gradients.DpSgdStochasticGradient, 1),
+    (stochastic_gradients.PercoreClippedDpSgdGradient, 2),
+  ],
+)
+def test_statistics_of_a_batch_are_not_those_of_other_replicas(cls, rows):
+  # An example must change no other clipped gradient.
+  gradient = cls(l2_norm_clip=1e6)
+  got, _ = regression.run_on_replicas(gradient, loss_fn=_normalized_loss)
+  each = [
+    regression.flat(
+      jax.grad(_normalized_loss, has_aux=True)(
+        regression.variables(),
+        ({}, jax.tree.map(lambda x: x[i : i + rows], regression.batch())),  # noqa: B023
+        None,
+      )[0]
+    )
+    for i in range(0, regression.ROWS, rows)
+  ]
+  np.testing.assert_allclose(
+    regression.flat(got), np.mean(each, axis=0), rtol=1e-5, atol=1e-6
   )
 
 
