@@ -7,9 +7,10 @@
 Compiles the train step of an experiment and MaxText's of the same sizes for a
 machine that is not attached, and prints the step time that XLA's cycles
 estimate for each (docs/aot.md). Run it in an environment with libtpu and the
-requirements of both; docs/benchmarks.md has the commands. `--set` changes
-settings of MaxText; `--pax_options` compiles it with the compiler options of
-Pax.
+requirements of both; docs/benchmarks.md has the commands. `--pax_set` changes
+the experiment, as --set of Pax does, `--set` settings of MaxText;
+`--pax_options` compiles it with the compiler options of Pax. Of MaxText's
+buffers of experts' rows, those of balanced experts count, as of ours.
 """
 
 # bazel: deps=//pax/tasks:experiments
@@ -28,6 +29,7 @@ from pax.aot import analysis, target
 from pax.aot.hlo import collectives, hlo_parser, kernel_time
 from pax.aot.report import roofline
 from pax.partitioning import compiler_options
+from pax.tasks.lm.params import fine_tuning
 from pax.tools import abstract_experiment, flops
 
 # MaxText is no package of the lock.
@@ -39,18 +41,24 @@ def main() -> None:
   parser.add_argument('--source', required=True, help='src of MaxText')
   parser.add_argument('--exp', required=True)
   parser.add_argument('--topology', required=True)
+  parser.add_argument('--pax_set', action='append', default=[])
   parser.add_argument('--set', action='append', default=[], help='NAME=VALUE')
   parser.add_argument('--pax_options', action='store_true')
   options = parser.parse_args()
   compiled = target.create_target(
-    abstract_experiment.ExperimentOptions(exp=options.exp),
+    abstract_experiment.ExperimentOptions(
+      exp=options.exp, set=tuple(options.pax_set)
+    ),
     options.topology,
   )
   ours = _times(analysis.analyze(compiled, full_effort=True).report.roofline)
-  experiment = typing.cast(
-    maxtext_settings.LanguageModelConstants, compiled.experiment.experiment
-  )
-  settings = maxtext_settings.settings(experiment)
+  experiment = compiled.experiment.experiment
+  if isinstance(experiment, fine_tuning.HuggingFaceLm):
+    settings = maxtext_settings.mixture_settings(experiment)
+  else:
+    settings = maxtext_settings.settings(
+      typing.cast(maxtext_settings.LanguageModelConstants, experiment)
+    )
   theirs = _times(_maxtext_roofline(options, compiled, settings))
   model_s = ours.mfu * ours.step_s
   measure.report(
@@ -58,6 +66,7 @@ def main() -> None:
     {
       'exp': options.exp,
       'topology': compiled.topology.name,
+      'pax_set': options.pax_set,
       'maxtext': options.set,
       'pax_options': options.pax_options,
       'mfu_over_maxtext': round(theirs.step_s / ours.step_s, 4),
@@ -122,8 +131,16 @@ def _maxtext_roofline(
 
   train_compile.maxtext_utils.maybe_dump_jaxpr = keep_jaxpr
   train_compile.jit_and_compile = keep_executable
+  config = _config(options, compiled, settings)
+  base = pathlib.Path(options.source, 'maxtext/configs/base.yml')
   with tempfile.TemporaryDirectory() as folder:
-    train_compile.main(_arguments(options, compiled, settings, folder))
+    config['base_output_directory'] = folder
+    arguments = [f'{name}={value}' for name, value in config.items()]
+    train_compile.main(['train_compile', str(base), *arguments])
+  kernels = flops.pallas_kernels(step['jaxpr'])
+  # Those of experts have no name.
+  if '' in kernels:
+    kernels[''] = int(kernels[''] / float(config['ragged_buffer_factor']))
   mesh = step['mesh']
   module = hlo_parser.parse(step['executable'].as_text())
   dcn_shape = [settings.get(f'dcn_{a}_parallelism', 1) for a in mesh.axis_names]
@@ -136,23 +153,19 @@ def _maxtext_roofline(
     matmul_flops=0.0,
     memory_bytes=None,
     collectives=collectives.find_collectives(module, positions),
-    kernels=kernel_time.kernel_seconds(
-      module, topology.chip, flops.pallas_kernels(step['jaxpr'])
-    ),
+    kernels=kernel_time.kernel_seconds(module, topology.chip, kernels),
   )
 
 
-def _arguments(
+def _config(
   options: argparse.Namespace,
   compiled: target.Target,
   settings: dict[str, Any],
-  folder: str,
-) -> list[str]:
-  """Returns the command line of MaxText's train_compile."""
+) -> dict[str, Any]:
+  """Returns the settings of MaxText's train_compile."""
   name, _, slices = compiled.topology.name.partition('x')
   config = settings | {
     'run_name': 'compile',
-    'base_output_directory': folder,
     'compile_topology': name,
     'compile_topology_num_slices': int(slices or 1),
     'dataset_type': 'synthetic',
@@ -166,13 +179,7 @@ def _arguments(
     config['compile_xla_flags'] = ' '.join(
       f'--{name}={str(value).lower()}' for name, value in ours.items()
     )
-  config |= dict(argument.split('=', 1) for argument in options.set)
-  base = pathlib.Path(options.source, 'maxtext/configs/base.yml')
-  return [
-    'train_compile',
-    str(base),
-    *(f'{name}={value}' for name, value in config.items()),
-  ]
+  return config | dict(argument.split('=', 1) for argument in options.set)
 
 
 if __name__ == '__main__':

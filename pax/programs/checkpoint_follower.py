@@ -129,6 +129,8 @@ class CheckpointFollower:
   preemption: PreemptionHandler
   # Raises an error if the directory of this job is gone.
   check_job_dir: Callable[[], None] = lambda: None
+  # Gets a line if there is no checkpoint at first.
+  tell: Callable[[str], None] = lambda line: None
 
   def states(self) -> Iterator[tuple[int, TrainState, bool]]:
     """Yields the states in the order of their steps.
@@ -221,6 +223,11 @@ class CheckpointFollower:
         return step
       if timeout is not None and time.monotonic() - start > timeout:
         raise ValueError(self._timeout_message(last_seen, timeout))
+      if is_first and pause == _FIRST_POLL_SECS:
+        limit = '' if timeout is None else f', for at most {timeout:g} s'
+        self.tell(
+          f'waiting for a {self._wanted(None)} in {self.directory}{limit}'
+        )
       self.preemption.sleep(pause)
       pause = min(2 * pause, _LAST_POLL_SECS)
 
@@ -253,14 +260,17 @@ class CheckpointFollower:
     is_last = step >= self.last_step or (end is not None and step >= end)
     return bool(broadcast_from_first_process(int(is_last)))
 
-  def _timeout_message(self, last_seen: int | None, timeout: float) -> str:
-    flag, checkpoint = 'first', 'checkpoint'
+  def _wanted(self, last_seen: int | None) -> str:
     if last_seen is not None:
-      flag, checkpoint = 'next', f'checkpoint after step {last_seen}'
-    elif self.first_step:
-      checkpoint = f'checkpoint of step {self.first_step} or later'
+      return f'checkpoint after step {last_seen}'
+    if self.first_step:
+      return f'checkpoint of step {self.first_step} or later'
+    return 'checkpoint'
+
+  def _timeout_message(self, last_seen: int | None, timeout: float) -> str:
+    flag = 'first' if last_seen is None else 'next'
     return (
-      f'no {checkpoint} appeared in {self.directory} within {timeout:g} s;'
-      ' check that the training job is alive, or increase'
+      f'no {self._wanted(last_seen)} appeared in {self.directory} within'
+      f' {timeout:g} s; check that the training job is alive, or increase'
       f' --{flag}_checkpoint_timeout_secs'
     )

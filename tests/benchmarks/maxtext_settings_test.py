@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import maxtext_settings
-from pax.tasks.lm.params import c4, c4_multislice
+from pax.tasks.lm.params import c4, c4_multislice, huggingface
 
 _22B, _25B = (48, 6144, 24, 256, 1024, 16), (24, 9216, 24, 384, 1024, 10)
 _1B, _32B = (16, 2048, 8, 256, 1024, 16), (40, 8192, 32, 256, 2048, 2)
@@ -72,6 +72,25 @@ def test_what_max_text_has_no_word_for():
     maxtext_settings.settings(c4.C4SpmdPipelineAdam())
   with pytest.raises(ValueError, match='got SAVE_DOT_FOR_MLPERF_200B'):
     maxtext_settings.settings(c4.C4SpmdAdam())
+
+
+def test_mixtures_of_experts():
+  class Sharded(huggingface.Qwen3Moe):
+    ICI_MESH_SHAPE = [1, 4, 8, 1]
+    USE_EXPERT_PARALLEL = True
+    BATCH_SIZE = 64
+
+  settings = maxtext_settings.mixture_settings(Sharded())
+  assert settings['model_name'] == 'qwen3-30b-a3b'
+  assert settings['per_device_batch_size'] == 2
+  assert settings['ici_fsdp_parallelism'] == 4
+  assert settings['ici_expert_parallelism'] == 8
+  assert settings['load_balance_loss_weight'] == 0.001
+  with pytest.raises(ValueError, match='--exp .* got a qwen3$'):
+    maxtext_settings.mixture_settings(huggingface.Qwen3())
+  with pytest.raises(ValueError, match='axes .*data_expert.* got'):
+    Sharded.ICI_MESH_SHAPE = [1, 4, 8]
+    maxtext_settings.mixture_settings(Sharded())
 
 
 def test_no_slices_are_one():

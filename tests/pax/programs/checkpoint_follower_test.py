@@ -240,6 +240,19 @@ def test_waiting_too_long(tmp_path):
     _seen(wait)
 
 
+def test_says_once_what_it_waits_for(tmp_path):
+  lines = []
+  more = Preemption(at_4=lambda: _save(tmp_path, 20, 30))
+  source = _following(
+    tmp_path, first_step=20, preemption=more, tell=lines.append
+  )
+  assert _seen(source) == [(30, True)]
+  assert lines == [
+    'waiting for a checkpoint of step 20 or later in'
+    f' {tmp_path / "checkpoints"}, for at most 5 s'
+  ]
+
+
 def test_a_signal_ends_the_wait(tmp_path):
   def stop():
     raise preemption.PreemptedError
