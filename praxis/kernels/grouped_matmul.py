@@ -10,10 +10,12 @@ References: MegaBlocks, https://arxiv.org/abs/2211.15841
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from absl import logging
 from jaxtyping import Array, Float, Int
 
 from praxis import lazy_loader, py_utils
@@ -41,23 +43,40 @@ def grouped_matmul(
   Rows after the last group are undefined, and so are their gradients.
   """
   platform = py_utils.target_platform()
-  if platform == 'tpu' and _megablox_fits(rows):
+  if platform == 'cpu':
+    return jax.lax.ragged_dot(rows, weights, group_sizes)
+  if reason := _reason_against_kernel(platform, rows, weights):
+    _warn_once(platform, reason)
+    return jax.lax.ragged_dot(rows, weights, group_sizes)
+  if platform == 'tpu':
     return by_megablox(rows, weights, group_sizes)
-  if platform == 'gpu' and _triton_fits(weights):
-    return grouped_matmul_triton.grouped_matmul(rows, weights, group_sizes)
-  return jax.lax.ragged_dot(rows, weights, group_sizes)
+  return grouped_matmul_triton.grouped_matmul(rows, weights, group_sizes)
 
 
-def _megablox_fits(rows: Float[Array, 'R K']) -> bool:
-  return rows.dtype in _DTYPES and rows.shape[0] % _ROWS_OF_TILES[-1] == 0
-
-
-def _triton_fits(weights: Float[Array, 'E K N']) -> bool:
+def _reason_against_kernel(
+  platform: str, rows: Float[Array, 'R K'], weights: Float[Array, 'E K N']
+) -> str | None:
+  """Returns a property that the platform's kernel does not support, or None."""
+  is_tpu = platform == 'tpu'
+  dtypes = _DTYPES if is_tpu else grouped_matmul_triton.DTYPES
+  if rows.dtype not in dtypes:
+    return f'{rows.dtype}, not {" or ".join(jnp.dtype(t).name for t in dtypes)}'
+  if is_tpu:
+    multiple = _ROWS_OF_TILES[-1]
+    if rows.shape[0] % multiple:
+      return f'{rows.shape[0]} rows, not a multiple of {multiple}'
+    return None
   multiple = grouped_matmul_triton.DIM_MULTIPLE
-  return (
-    weights.dtype in grouped_matmul_triton.DTYPES
-    and all(dim % multiple == 0 for dim in weights.shape[1:])
-    and nvidia.reason_against_triton() is None
+  if any(dim % multiple for dim in weights.shape[1:]):
+    return f'weights of {weights.shape[1:]}, not multiples of {multiple}'
+  return nvidia.reason_against_triton()
+
+
+@functools.cache
+def _warn_once(platform: str, reason: str) -> None:
+  logging.warning(
+    'Products of experts multiply all rows by every expert on this %s: %s.',
+    *(platform.upper(), reason),
   )
 
 

@@ -157,3 +157,11 @@ def test_gpus_have_kernels_for_half_precision(monkeypatch):
     assert _is_kernel(_NUM_ROWS + 1, jnp.float16)
     assert not _is_kernel(dtype=jnp.float32)
     assert not _is_kernel(outputs=_N + 32)
+
+
+def test_the_log_says_why_there_is_no_kernel(caplog):
+  with platforms.tracing_for('gpu'), caplog.at_level('WARNING'):
+    _is_kernel(outputs=_N + 8)
+    _is_kernel(outputs=_N + 8)
+  (line,) = caplog.messages
+  assert line.endswith('this GPU: weights of (64, 200), not multiples of 64.')
