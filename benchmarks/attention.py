@@ -16,7 +16,6 @@ buffer assignment without arguments and results.
 from __future__ import annotations
 
 import argparse
-import functools
 from collections.abc import Callable
 
 import jax
@@ -75,16 +74,11 @@ def _measure(
   heads = [jax.random.normal(k, shape).astype(dtype) for k in keys]
   heads[0] *= shape[-1] ** -0.5
   operands = (*heads, segment_ids)
-  programs = {
-    name: jax.jit(_step(attend, step)).lower(*operands).compile()
+  functions = {
+    name: _step(attend, step)
     for name, attend in _attends(dtype, int(segment_ids[0, -1]) + 1).items()
   }
-  runs = {
-    name: functools.partial(_run, program, operands)
-    for name, program in programs.items()
-  }
-  measure.alternate(runs, 1)
-  times = measure.alternate(runs, rounds)
+  programs, times = measure.alternate_programs(functions, operands, rounds)
   einsum = times['einsum']
   return [
     dict(
@@ -112,10 +106,6 @@ def _step(attend: _Attend, step: str) -> Callable[..., object]:
     return jnp.sum(jnp.square(attend(query, key, value, ids)))
 
   return jax.value_and_grad(loss, argnums=(0, 1, 2))
-
-
-def _run(program: jax.stages.Compiled, operands: tuple[jax.Array, ...]) -> None:
-  jax.block_until_ready(program(*operands))
 
 
 def _kernel(

@@ -13,7 +13,6 @@ assignment without arguments and results.
 from __future__ import annotations
 
 import argparse
-import functools
 from collections.abc import Callable
 
 import jax
@@ -70,16 +69,8 @@ def _measure(
     'ragged_dot': jax.lax.ragged_dot,
     'batched': _batched,
   }
-  programs = {
-    name: jax.jit(_step(product, step)).lower(*operands).compile()
-    for name, product in products.items()
-  }
-  runs = {
-    name: functools.partial(_run, program, operands)
-    for name, program in programs.items()
-  }
-  measure.alternate(runs, 1)
-  times = measure.alternate(runs, rounds)
+  functions = {name: _step(product, step) for name, product in products.items()}
+  programs, times = measure.alternate_programs(functions, operands, rounds)
   rows, weights, _ = operands
   flops = 2 * rows.size * weights.shape[2] * (3 if step == 'gradient' else 1)
   return [
@@ -117,13 +108,6 @@ def _batched(
   del sizes
   groups = rows.reshape(weights.shape[0], -1, rows.shape[1])
   return jnp.einsum('gmk,gkn->gmn', groups, weights).reshape(rows.shape[0], -1)
-
-
-def _run(
-  program: jax.stages.Compiled,
-  operands: tuple[jax.Array, jax.Array, jax.Array],
-) -> None:
-  jax.block_until_ready(program(*operands))
 
 
 if __name__ == '__main__':

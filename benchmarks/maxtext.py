@@ -10,7 +10,8 @@ estimate for each (docs/aot.md). Run it in an environment with libtpu and the
 requirements of both; docs/benchmarks.md has the commands. `--pax_set` changes
 the experiment, as --set of Pax does, `--set` settings of MaxText;
 `--pax_options` compiles it with the compiler options of Pax. Of MaxText's
-buffers of experts' rows, those of balanced experts count, as of ours.
+buffers of experts' rows, those of balanced experts count, as of ours, if
+`ragged_buffer_factor` says how many they are.
 """
 
 # bazel: deps=//pax/tasks:experiments
@@ -138,9 +139,10 @@ def _maxtext_roofline(
     arguments = [f'{name}={value}' for name, value in config.items()]
     train_compile.main(['train_compile', str(base), *arguments])
   kernels = flops.pallas_kernels(step['jaxpr'])
-  # Those of experts have no name.
+  # Those of experts have no name. The default, -1, is the worst case.
+  factor = max(1.0, float(config.get('ragged_buffer_factor', -1)))
   if '' in kernels:
-    kernels[''] = int(kernels[''] / float(config['ragged_buffer_factor']))
+    kernels[''] = int(kernels[''] / factor)
   mesh = step['mesh']
   module = hlo_parser.parse(step['executable'].as_text())
   dcn_shape = [settings.get(f'dcn_{a}_parallelism', 1) for a in mesh.axis_names]

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from pax.tasks.lm.params import fine_tuning
 from praxis.layers import activations
 from praxis.layers.checkpoint_policy import AutodiffCheckpointType
+from praxis.layers.moe import dropless
 
 # Names of mesh axes: of Pax, of MaxText.
 _AXES = {'replica': 'data', 'data': 'fsdp', 'mdl': 'tensor'}
@@ -95,7 +96,7 @@ def mixture_settings(experiment: fine_tuning.HuggingFaceLm) -> dict[str, Any]:
   return {
     'model_name': _MIXTURES[config['model_type']],
     'load_balance_loss_weight': config['router_aux_loss_coef'],
-    'ragged_buffer_factor': 2.0,
+    'ragged_buffer_factor': float(dropless.BUFFER_FACTOR),
     'per_device_batch_size': experiment.BATCH_SIZE / math.prod(sizes),
     **step,
   }

@@ -10,7 +10,7 @@ import os
 import pathlib
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 # `bazel run` sets the path of the sources; the running files are copies.
@@ -70,6 +70,32 @@ def alternate(
       times[name].wall.append(time.perf_counter() - wall)
       times[name].cpu.append(time.process_time() - cpu)
   return times
+
+
+def alternate_programs(
+  functions: Mapping[str, Callable[..., Any]],
+  operands: Sequence[Any],
+  rounds: int,
+) -> tuple[dict[str, Any], dict[str, Times]]:
+  """Returns the functions, compiled, and the times of all their calls.
+
+  Args:
+    functions: each takes the operands.
+    operands: arrays.
+    rounds: number of calls of each function, after one that is not measured.
+  """
+  import jax  # `on_cpu_devices` comes before it.
+
+  programs = {
+    name: jax.jit(function).lower(*operands).compile()
+    for name, function in functions.items()
+  }
+  runs = {
+    name: lambda program=program: jax.block_until_ready(program(*operands))
+    for name, program in programs.items()
+  }
+  alternate(runs, 1)
+  return programs, alternate(runs, rounds)
 
 
 def summary(seconds: list[float]) -> dict[str, float]:

@@ -226,7 +226,7 @@ class CheckpointFollower:
       if is_first and pause == _FIRST_POLL_SECS:
         limit = '' if timeout is None else f', for at most {timeout:g} s'
         self.tell(
-          f'waiting for a {self._wanted(None)} in {self.directory}{limit}'
+          f'waiting for a {self._wanted(last_seen)} in {self.directory}{limit}'
         )
       self.preemption.sleep(pause)
       pause = min(2 * pause, _LAST_POLL_SECS)

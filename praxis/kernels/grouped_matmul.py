@@ -76,7 +76,8 @@ def _reason_against_kernel(
 def _warn_once(platform: str, reason: str) -> None:
   logging.warning(
     'Products of experts multiply all rows by every expert on this %s: %s.',
-    *(platform.upper(), reason),
+    platform.upper(),
+    reason,
   )
 
 

@@ -182,8 +182,7 @@ class DpSgdStochasticGradient(stochastic_gradient.BaseStochasticGradient):
 
     It splits nothing over the batch axes, and replicas share no statistics.
     """
-    top = base_layer.JaxContext.top()
-    renamed = top.hparams.mesh_axes_transpose if top else None
+    renamed = base_layer.cur_jax_context().hparams.mesh_axes_transpose
     if self.spmd_axis_name is not None:
       hidden = dict.fromkeys(py_utils.mesh_axes(self.spmd_axis_name))
       renamed = hidden | {

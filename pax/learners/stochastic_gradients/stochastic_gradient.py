@@ -52,10 +52,8 @@ Gradients = tuple[tuple[JTensor, GradAuxInfo], Nested[JTensor]]
 
 def with_context(loss_fn: LossFn, **settings: Any) -> LossFn:
   """Returns a loss that is computed with changed settings of the JaxContext."""
-  top = base_layer.JaxContext.top()
-  hparams = dataclasses.replace(
-    top.hparams if top else base_layer.JaxContext.HParams(), **settings
-  )
+  current = base_layer.cur_jax_context().hparams
+  hparams = dataclasses.replace(current, **settings)
 
   def loss_with_context(*args: Any) -> tuple[JTensor, GradAuxInfo]:
     with base_layer.JaxContext.new_context(hparams=hparams):

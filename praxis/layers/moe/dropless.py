@@ -32,7 +32,7 @@ from praxis.layers.moe import routed_rows, row_order
 
 # Rows of the buffer of a device, relative to those of balanced experts. They
 # are a multiple of the least, so that kernels have whole tiles.
-_BUFFER_FACTOR = 2
+BUFFER_FACTOR = 2
 _MIN_BUFFER_ROWS = 4096
 
 # The input projections (one, or two if gated) and the output projection, with
@@ -166,7 +166,7 @@ def grouped_mixture(
 
 
 def _buffer_size(num_choices: int, num_shards: int) -> int:
-  num_rows = _BUFFER_FACTOR * num_choices / num_shards
+  num_rows = BUFFER_FACTOR * num_choices / num_shards
   return _MIN_BUFFER_ROWS * max(1, math.ceil(num_rows / _MIN_BUFFER_ROWS))
 
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pax.tools import flops
 from praxis.kernels import grouped_matmul, grouped_matmul_triton, nvidia
 from praxis.py_utils import platforms
 
@@ -119,6 +120,19 @@ def test_visits_have_the_rows_of_one_group(sizes, rows_of_tile, tiles):
   got = [tuple(map(int, visit)) for visit in zip(*visits, strict=True)]
   assert got[: len(tiles)] == tiles
   assert all(start == end for _, start, end in got[len(tiles) :])
+
+
+def test_flops_are_those_of_the_rows():
+  rows, weights, cotangents = _arrays()
+  counts = flops.count(
+    lambda *args: jax.vjp(lambda x, w: _TRITON(x, w, args[3]), *args[:2])[1](
+      args[2]
+    ),
+    *(jnp.asarray(x, jnp.bfloat16) for x in (rows, weights, cotangents)),
+    jnp.asarray(_SIZES, jnp.int32),
+  )
+  # Two gradients; the products themselves are not needed.
+  assert counts['dot_general'] == 2 * 2 * _NUM_ROWS * _K * _N
 
 
 def test_programs_of_a_band_share_columns():

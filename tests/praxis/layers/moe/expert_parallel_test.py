@@ -187,7 +187,7 @@ def test_grouped_products_are_those_of_each_expert(
   want = _step(mesh, config, **_QUICKLY)[0]
   monkeypatch.setattr(dropless, 'mixture', dropless.grouped_mixture)
   monkeypatch.setattr(dropless, '_MIN_BUFFER_ROWS', buffer_rows)
-  monkeypatch.setattr(dropless, '_BUFFER_FACTOR', 0)
+  monkeypatch.setattr(dropless, 'BUFFER_FACTOR', 0)
   with platforms.tracing_for('gpu'):
     got = _step(mesh, config, **_QUICKLY)[0]
   for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
