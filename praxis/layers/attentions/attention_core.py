@@ -303,7 +303,8 @@ def attend_with_folded_samples(
   mask, bias = jax.tree.map(fold, (mask, bias))
   folded_query = fold_queries(query, key.shape[0])
   encoded, probs = attend(AttentionInputs(folded_query, key, value, mask, bias))
-  return encoded.reshape(query.shape), unfold_samples(probs, batch)
+  encoded = encoded.reshape(*query.shape[:-1], -1)
+  return encoded, unfold_samples(probs, batch)
 
 
 def fold_queries(

@@ -50,6 +50,8 @@ class Kernel:
   attend: Callable[[Heads, KernelSpec], Float[Array, 'B T N H']]
   # Whether it has an extra logit in the denominator.
   has_extra_logit: bool = False
+  # Whether values may have another dimension than keys.
+  has_value_dim: bool = False
   # Whether auto takes it on this machine for sequences of a length.
   is_fast: Callable[[int], bool] = lambda length: True
 
@@ -62,6 +64,7 @@ _KERNELS = {
       platform='tpu',
       reason_against=splash.reason_against,
       attend=splash.attend,
+      has_value_dim=True,
     ),
     Kernel(
       name='cudnn',
@@ -134,6 +137,7 @@ class KernelAttention(base_layer.BaseLayer):
       ValueError: a kernel is required, and does not support the attention.
     """
     batch, length = heads.query.shape[:2]
+    value_dim = heads.value.shape[-1]
     kernels = _candidates(self.atten_implementation, length)
     spec = None
     if isinstance(mask, segments.SegmentMask):
@@ -154,7 +158,10 @@ class KernelAttention(base_layer.BaseLayer):
       if reason is None and spec is not None:
         _log_choice(str(heads.query.aval), kernel.name, reasons)
         query = self._kernel_queries(heads.query)
-        return kernel.attend(heads._replace(query=query), spec)
+        if not kernel.has_value_dim:
+          heads = heads.with_padded_values()
+        encoded = kernel.attend(heads._replace(query=query), spec)
+        return encoded[..., :value_dim]
       reasons.setdefault(str(reason), []).append(kernel.name)
     if kernels:
       _log_choice(str(heads.query.aval), self.without_kernel, reasons)

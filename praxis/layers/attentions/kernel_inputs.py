@@ -25,7 +25,8 @@ class Heads(NamedTuple):
 
   query: Float[Array, 'B T N H']
   key: Float[Array, 'B T *K H']
-  value: Float[Array, 'B T *K H']
+  # V is H but where values have another dimension than keys.
+  value: Float[Array, 'B T *K V']
 
   @property
   def num_kv_heads(self) -> int:
@@ -42,6 +43,14 @@ class Heads(NamedTuple):
       return self
     key, value = (x[:, :, jnp.newaxis] for x in (self.key, self.value))
     return Heads(self.query, key, value)
+
+  def with_padded_values(self) -> Heads:
+    """Returns values with zeros up to the dimension of keys."""
+    missing = self.key.shape[-1] - self.value.shape[-1]
+    if not missing:
+      return self
+    padding = [(0, 0)] * (self.value.ndim - 1) + [(0, missing)]
+    return self._replace(value=jnp.pad(self.value, padding))
 
   def for_shards(self, shards: int) -> Heads:
     """Returns keys and values with heads that a number of shards divides.
@@ -146,6 +155,8 @@ def reason_against(
       f'queries {heads.query.shape} with keys {heads.key.shape} of another '
       'length'
     )
+  if heads.value.shape[-1] > heads.key.shape[-1]:
+    return f'values {heads.value.shape} of a larger dimension than keys'
   if spec.window and spec.window.left is not None and spec.window.left < 1:
     return "a window without the query's own position"
   return _sharding_reason(heads, HeadAxes.of(spec.split, mesh), mesh)

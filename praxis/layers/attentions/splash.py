@@ -88,13 +88,13 @@ def attend(heads: Heads, spec: KernelSpec) -> Float[Array, 'B T N H']:
     heads: scaled queries, keys and values, which `reason_against` accepts.
     spec: of the attention.
   """
-  _, length, _, head_dim = heads.query.shape
+  length, value_dim = heads.query.shape[1], heads.value.shape[-1]
   pad = py_utils.pad_to_multiple
   padded_heads = Heads(
     *(pad(pad(x, 1, _MIN_BLOCK), 3, _HEAD_DIM) for x in heads.with_head_axis())
   )
   ids = pad(spec.mask.segment_ids, 1, _MIN_BLOCK, _PADDING_ID)
-  return _attend_blocks(padded_heads, ids, spec)[:, :length, :, :head_dim]
+  return _attend_blocks(padded_heads, ids, spec)[:, :length, :, :value_dim]
 
 
 def _attend_blocks(

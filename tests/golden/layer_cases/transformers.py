@@ -9,6 +9,7 @@ from praxis import pax_fiddle
 from praxis.layers import (
   attentions,
   linears,
+  multi_head_latent_attention,
   ngrammer,
   normalizations,
   pipeline,
@@ -91,6 +92,21 @@ CASES = {
     norm_policy='post_skip', output_dims=6
   ),
   'Transformer': case(_layer(input_dims=6), *_INPUTS, _MASK),
+  'Transformer latent attention': case(
+    _layer(
+      input_dims=6,
+      tr_atten_tpl=pax_fiddle.Config(
+        multi_head_latent_attention.MultiHeadLatentAttention,
+        q_lora_rank=5,
+        kv_lora_rank=3,
+        qk_nope_head_dim=2,
+        qk_rope_head_dim=4,
+        v_head_dim=3,
+      ),
+    ),
+    *_INPUTS,
+    _MASK,
+  ),
   'Transformer cross': case(
     _layer(
       input_dims=6,
