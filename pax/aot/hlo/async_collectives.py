@@ -17,6 +17,7 @@ KINDS = (
   'all-reduce',
   'reduce-scatter',
   'all-to-all',
+  'ragged-all-to-all',
   'collective-permute',
 )
 _START, _DONE = '-start', '-done'

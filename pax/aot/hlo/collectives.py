@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Int
 
 from pax.aot.hlo import async_collectives, hlo_parser, replica_groups
+from praxis.layers.moe import routed_rows
 
 # Between TPU slices the hosts send (Megascale); the transfer is annotated with
 # the collective that it is a part of.
@@ -21,7 +22,12 @@ _ONE_TO_ONE = 'one-to-one'
 # Prefix of the computation that the TPU compiler fuses an all-reduce and a
 # slice into.
 _FUSED_REDUCE_SCATTER = 'all-reduce-scatter'
+_RAGGED_ALL_TO_ALL = 'ragged-all-to-all'
+_ALL_TO_ALL = ('all-to-all', _RAGGED_ALL_TO_ALL)
 _ASYNC = ('async', '-start')
+# Sides of a 3D torus wrap around in blocks of 4; those of a 2D torus only at
+# 16, the largest slice.
+_WRAPAROUND = {3: 4, 2: 16}
 # GPU collectives are start/done pairs; this one has nothing scheduled between.
 _IS_SYNC = '"is_sync":true'
 
@@ -39,8 +45,9 @@ class Collective:
   axes: tuple[str, ...]
   # Executions per step.
   count: int
-  # Bytes that each device sends per execution by ring algorithms, within its
-  # slice and between slices.
+  # Bytes that each device sends per execution, within its slice and between
+  # slices: reductions and gathers by ring algorithms; an all-to-all with the
+  # bytes of other devices that it forwards.
   ici_bytes: float
   dcn_bytes: float
   # Dimensions of the torus that a group spans; at least 1.
@@ -181,11 +188,19 @@ def _collective(
     groups = np.arange(num_devices)[None]
   groups = groups[groups[:, 0] != groups[:, -1]]
   operands = [computation.instructions[name] for name in instruction.operands]
+  if kind == _RAGGED_ALL_TO_ALL:
+    # The others are the result's other rows, and offsets and sizes.
+    operands = operands[:1]
   operand_bytes = sum(operand.num_bytes for operand in operands)
   if not groups.size or not operand_bytes:
     return None
   devices_per_slice, num_slices = _group_size(groups, topology)
   ici, dcn = _sent_bytes(kind, operand_bytes, devices_per_slice, num_slices)
+  if kind in _ALL_TO_ALL:
+    ici *= _mean_distance(groups[0], topology)
+  if kind == _RAGGED_ALL_TO_ALL:
+    share = float(routed_rows.share_of(instruction.op_name))
+    ici, dcn = ici * share, dcn * share
   torus_dims, is_ring = _torus_extent(groups[0], topology)
   largest = max(operands, key=lambda operand: operand.num_bytes)
   num_elements = sum(t.size for t in largest.types)
@@ -276,7 +291,7 @@ def _sent_bytes(
   k, s = devices_per_slice, num_slices
   if kind == 'all-gather':
     return operand_bytes * s * (k - 1), operand_bytes * (s - 1)
-  if kind == 'all-to-all':
+  if kind in _ALL_TO_ALL:
     return operand_bytes * (k - 1) / (k * s), operand_bytes * (s - 1) / s
   if kind == 'collective-permute':
     return (0.0, operand_bytes) if s > 1 else (operand_bytes, 0.0)
@@ -290,11 +305,7 @@ def _sent_bytes(
 def _torus_extent(
   ids: Int[np.ndarray, ' devices'], topology: MeshTopology
 ) -> tuple[int, bool]:
-  """Dimensions of the torus that a group spans, and whether they wrap around.
-
-  Sides of a 3D torus wrap around in blocks of 4; those of a 2D torus only at
-  16, the largest slice.
-  """
+  """Returns the dimensions of the torus in a group, and whether they wrap."""
   if topology.coords is None:
     return 1, True
   coords = topology.coords[ids]
@@ -303,5 +314,25 @@ def _torus_extent(
     for dim, side in enumerate(topology.torus)
     if len(set(coords[:, dim].tolist())) > 1
   ]
-  wraparound = 4 if len(topology.torus) == 3 else 16
-  return max(1, len(sides)), all(side % wraparound == 0 for side in sides)
+  return max(1, len(sides)), all(_wraps(side, topology) for side in sides)
+
+
+def _wraps(side: int, topology: MeshTopology) -> bool:
+  return side % _WRAPAROUND[len(topology.torus)] == 0
+
+
+def _mean_distance(
+  ids: Int[np.ndarray, ' devices'], topology: MeshTopology
+) -> float:
+  """Returns the mean number of links between two devices of a group."""
+  if topology.coords is None:
+    return 1.0
+  total = 0.0
+  for side, values in zip(topology.torus, topology.coords[ids].T, strict=True):
+    positions, counts = np.unique(values, return_counts=True)
+    links = np.abs(positions[:, None] - positions)
+    if _wraps(side, topology):
+      links = np.minimum(links, side - links)
+    total += counts @ links @ counts
+  num_pairs = len(ids) * (len(ids) - 1)
+  return total / num_pairs

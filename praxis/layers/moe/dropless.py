@@ -120,11 +120,11 @@ def grouped_mixture(
   flat = tokens.reshape(-1, tokens.shape[-1])
   top_k = top_k.flatten_tokens()
   num_tokens, k = top_k.indices.shape
-  num_experts = _num_experts(weights)
-  buffer_size = _buffer_size(num_tokens * k, num_shards)
+  num_experts = count_experts(weights)
+  buffer_size = buffer_rows(num_tokens * k, num_shards)
   # The experts of a token differ.
   rows_per_token = min(k, num_experts)
-  num_chunks = _num_chunks(num_tokens, rows_per_token, buffer_size)
+  num_chunks = count_chunks(num_tokens, rows_per_token, buffer_size)
 
   def at_once(
     tokens: Array, top_k: TopKExperts, weights: ExpertWeights, num_rows: int
@@ -139,38 +139,67 @@ def grouped_mixture(
     outputs = at_once(flat, top_k, weights, num_tokens * rows_per_token)
     return outputs.reshape(tokens.shape)
 
-  def in_chunks(
+  chunk_rows = num_tokens // num_chunks * rows_per_token
+  of_chunk = functools.partial(at_once, num_rows=chunk_rows)
+
+  def one_by_one(
     tokens: Array, top_k: TopKExperts, weights: ExpertWeights
   ) -> Array:
-    size = num_tokens // num_chunks
-
-    @jax.checkpoint
-    def of_chunk(chunk: tuple[Array, TopKExperts]) -> Array:
-      return at_once(*chunk, weights, size * rows_per_token)
-
-    chunks = jax.tree.map(
-      lambda x: x.reshape(num_chunks, size, *x.shape[1:]), (tokens, top_k)
-    )
-    # Balanced experts have no rows here.
-    with routed_rows.scope(fractions.Fraction(0)):
-      return jax.lax.map(of_chunk, chunks).reshape(tokens.shape)
+    return in_chunks(tokens, top_k, weights, num_chunks, of_chunk)
 
   is_local = _is_local(top_k, first_expert, num_experts)
   outputs = jax.lax.cond(
-    _largest_in_batch(jnp.sum(is_local)) <= buffer_size,
+    largest_in_batch(jnp.sum(is_local)) <= buffer_size,
     functools.partial(at_once, num_rows=buffer_size),
-    in_chunks,
+    one_by_one,
     *(flat, top_k, weights),
   )
   return outputs.reshape(tokens.shape)
 
 
-def _buffer_size(num_choices: int, num_shards: int) -> int:
+def in_chunks(
+  tokens: Float[Array, 'N M'],
+  top_k: TopKExperts,
+  weights: ExpertWeights,
+  num_chunks: int,
+  mixture_fn: Callable[[Array, TopKExperts, ExpertWeights], Array],
+) -> Float[Array, 'N M']:
+  """Returns a mixture of chunks of the tokens, one after another.
+
+  It is for experts that are not balanced: analyses of cost leave it out.
+
+  Args:
+    tokens: inputs of the experts.
+    top_k: experts of the tokens.
+    weights: of the experts.
+    num_chunks: divides N.
+    mixture_fn: returns the mixture of a chunk.
+  """
+
+  @jax.checkpoint
+  def of_chunk(chunk: tuple[Array, TopKExperts]) -> Array:
+    tokens, top_k = chunk
+    return mixture_fn(tokens, top_k, weights)
+
+  chunks = jax.tree.map(
+    lambda x: x.reshape(num_chunks, -1, *x.shape[1:]), (tokens, top_k)
+  )
+  with routed_rows.scope(fractions.Fraction(0)):
+    return jax.lax.map(of_chunk, chunks).reshape(tokens.shape)
+
+
+def buffer_rows(num_choices: int, num_shards: int) -> int:
+  """Returns the rows of a device's buffer.
+
+  Args:
+    num_choices: of all devices.
+    num_shards: number of devices that the experts are sharded over.
+  """
   num_rows = BUFFER_FACTOR * num_choices / num_shards
   return _MIN_BUFFER_ROWS * max(1, math.ceil(num_rows / _MIN_BUFFER_ROWS))
 
 
-def _num_chunks(num_tokens: int, rows_per_token: int, buffer_size: int) -> int:
+def count_chunks(num_tokens: int, rows_per_token: int, buffer_size: int) -> int:
   """Returns the least divisor of the tokens whose chunks fit a buffer."""
   return next(
     n
@@ -180,7 +209,7 @@ def _num_chunks(num_tokens: int, rows_per_token: int, buffer_size: int) -> int:
 
 
 @jax.custom_batching.custom_vmap
-def _largest_in_batch(size: Int[Array, '']) -> Int[Array, '']:
+def largest_in_batch(size: Int[Array, '']) -> Int[Array, '']:
   """Returns the size, or the largest of a batch, as stages of a pipeline are.
 
   A condition that differs within a batch would compute both branches.
@@ -188,12 +217,12 @@ def _largest_in_batch(size: Int[Array, '']) -> Int[Array, '']:
   return size
 
 
-@_largest_in_batch.def_vmap
+@largest_in_batch.def_vmap
 def _largest_of(
   axis_size: int, in_batched: list[bool], sizes: Int[Array, ' B']
 ) -> tuple[Int[Array, ''], bool]:
   del axis_size, in_batched
-  return _largest_in_batch(jnp.max(sizes)), False
+  return largest_in_batch(jnp.max(sizes)), False
 
 
 def _is_local(
@@ -213,7 +242,7 @@ def _grouped_rows(
   num_rows: int,
 ) -> Float[Array, 'N M']:
   """Computes `mixture` where at most `num_rows` choices are local."""
-  num_experts = _num_experts(weights)
+  num_experts = count_experts(weights)
   is_local = _is_local(top_k, first_expert, num_experts)
   groups = jnp.where(is_local, top_k.indices - first_expert, num_experts)
   order = row_order.sort_by_group(groups, num_experts, num_rows)
@@ -257,7 +286,7 @@ def _dense_mixture_if_assigned(
     return jnp.zeros_like(tokens)
 
   return jax.lax.cond(
-    jnp.any(_is_local(top_k, first_expert, _num_experts(weights))),
+    jnp.any(_is_local(top_k, first_expert, count_experts(weights))),
     dense,
     zeros,
     *(tokens, top_k, weights),
@@ -273,7 +302,7 @@ def _dense_mixture(
 ) -> Float[Array, 'N M']:
   """Computes `mixture` with every local expert on all tokens."""
   total = jnp.zeros_like(tokens)
-  for i in range(_num_experts(weights)):
+  for i in range(count_experts(weights)):
     weight = jax.tree.map(lambda x: x[i], weights)  # noqa: B023
     is_assigned = top_k.indices == first_expert + i
     gates = jnp.where(is_assigned, top_k.gates, 0.0)
@@ -286,5 +315,6 @@ def _dense_mixture(
   return total
 
 
-def _num_experts(weights: ExpertWeights) -> int:
+def count_experts(weights: ExpertWeights) -> int:
+  """Returns the number of experts that have the weights."""
   return jax.tree.leaves(weights)[0].shape[0]

@@ -1,28 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """Expert parallelism for dropless mixtures of experts.
 
-Each device of the expert axes gathers the tokens of all of them, computes the
-contribution of its own experts, and reduce-scatters the outputs. An all-to-all
-of only the assigned tokens would need static buffers of the same size: in the
-worst case all tokens of a device are assigned to experts of another one.
+The tokens reach the devices of their experts in one of two ways. 'all_gather':
+each device of the expert axes gathers the tokens of all of them, computes the
+contribution of its own experts, and reduce-scatters the outputs. 'all_to_all':
+each device sends the rows of its tokens to the devices of their experts, which
+send the outputs back (`expert_exchange`): k rows per token instead of one per
+device.
 
-Shapes: G groups of S tokens, k experts per token, E experts, M model dimension,
-H hidden dimension.
+Shapes: G groups of S tokens, N tokens, k experts per token, R = N * k rows, E
+experts, M model dimension, H hidden dimension.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import fractions
 from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import PartitionSpec
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from praxis import base_layer, py_utils
+from praxis.kernels import grouped_matmul
 from praxis.layers import sharding
-from praxis.layers.moe import dropless
+from praxis.layers.moe import dropless, expert_exchange, routed_rows, row_order
 from praxis.pytypes import SplitDimsMapping
+
+DISPATCHES = ('auto', 'all_gather', 'all_to_all')
+# auto sends rows where they are at most this share of what would be gathered:
+# in a torus they pass other devices, and they cannot overlap with products.
+_ALL_TO_ALL_SHARE = 1 / 8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,6 +94,7 @@ def sharded_mixture(
   weights: dropless.ExpertWeights,
   expert_fn: dropless.ExpertFn,
   axes: ExpertMeshAxes,
+  dispatch: str = 'auto',
 ) -> Float[Array, 'G S M']:
   """Returns the gated sum of expert outputs, computed under `jax.shard_map`.
 
@@ -93,6 +104,10 @@ def sharded_mixture(
     weights: of all experts.
     expert_fn: applies experts to rows.
     axes: mesh axes of each dimension.
+    dispatch: one of DISPATCHES. CPUs always gather.
+
+  Raises:
+    ValueError: dispatch='all_to_all' for devices that have the same tokens.
   """
   num_devices = sharding.num_devices_along(axes.expert)
   num_local_experts = weights[1].shape[0] // num_devices
@@ -104,9 +119,18 @@ def sharded_mixture(
   input_spec = PartitionSpec(axes.expert or None, None, axes.hidden or None)
   output_spec = PartitionSpec(axes.expert or None, axes.hidden or None)
 
+  sends_rows = _sends_rows(
+    dispatch, num_devices, top_k.indices.shape[-1], replicated
+  )
+
   def local_mixture(
     tokens: Array, top_k: dropless.TopKExperts, weights: dropless.ExpertWeights
   ) -> Array:
+    if sends_rows:
+      outputs = exchanged_mixture(
+        tokens, top_k, weights, expert_fn, axes.expert
+      )
+      return jax.lax.psum(outputs, axes.hidden) if axes.hidden else outputs
     if gathered:
       tokens, top_k = jax.tree.map(
         lambda x: jax.lax.all_gather(x, gathered, tiled=True), (tokens, top_k)
@@ -133,6 +157,133 @@ def sharded_mixture(
     out_specs=token_spec,
     check_vma=False,
   )(tokens, top_k, weights)
+
+
+def _sends_rows(
+  dispatch: str,
+  num_devices: int,
+  experts_per_token: int,
+  replicated: tuple[str, ...],
+) -> bool:
+  """Returns whether devices send rows instead of gathering tokens.
+
+  Args:
+    dispatch: one of DISPATCHES.
+    num_devices: that the experts are sharded over.
+    experts_per_token: k.
+    replicated: expert axes whose devices have the same tokens.
+
+  Raises:
+    ValueError: see `sharded_mixture`.
+  """
+  if dispatch == 'all_to_all' and replicated:
+    raise ValueError(
+      "expert_dispatch='all_to_all' needs tokens that the expert axes"
+      f' {list(replicated)} shard, got others; shard the batch over them, or'
+      " set expert_dispatch='auto'"
+    )
+  if num_devices == 1 or replicated or py_utils.target_platform() == 'cpu':
+    return False
+  if dispatch != 'auto':
+    return dispatch == 'all_to_all'
+  return experts_per_token <= _ALL_TO_ALL_SHARE * num_devices
+
+
+def exchanged_mixture(
+  tokens: Float[Array, '*N M'],
+  top_k: dropless.TopKExperts,
+  weights: dropless.ExpertWeights,
+  expert_fn: dropless.ExpertFn,
+  axes: tuple[str, ...],
+) -> Float[Array, '*N M']:
+  """Returns the gated sum of expert outputs, by rows that devices exchange.
+
+  A device has a buffer of twice the rows that it gets where experts are
+  balanced. If more are routed to one, all exchange chunks of the tokens one
+  after another, whose rows always fit.
+
+  Args:
+    tokens: of the device.
+    top_k: their experts, indices among all experts.
+    weights: of the experts of the device.
+    expert_fn: applies the experts to rows.
+    axes: mesh axes of the experts, along which tokens are sharded.
+  """
+  flat, top_k = tokens.reshape(-1, tokens.shape[-1]), top_k.flatten_tokens()
+  num_tokens, k = top_k.indices.shape
+  num_devices = jax.lax.axis_size(axes)
+  num_local_experts = dropless.count_experts(weights)
+  # Of all devices, for one token of each.
+  most_rows = num_devices * min(k, num_local_experts)
+  buffer_size = max(dropless.buffer_rows(num_tokens * k, 1), most_rows)
+  num_chunks = dropless.count_chunks(num_tokens, most_rows, buffer_size)
+
+  def exchange(
+    tokens: Array, top_k: dropless.TopKExperts, weights: dropless.ExpertWeights
+  ) -> Array:
+    return _exchanged_rows(tokens, top_k, weights, expert_fn, buffer_size, axes)
+
+  def one_by_one(
+    tokens: Array, top_k: dropless.TopKExperts, weights: dropless.ExpertWeights
+  ) -> Array:
+    return dropless.in_chunks(tokens, top_k, weights, num_chunks, exchange)
+
+  if num_chunks == 1:
+    return exchange(flat, top_k, weights).reshape(tokens.shape)
+  # All devices that exchange rows see the same number.
+  rows_by_device = jnp.sum(_counts(top_k, num_local_experts, axes), axis=(0, 2))
+  outputs = jax.lax.cond(
+    dropless.largest_in_batch(jnp.max(rows_by_device)) <= buffer_size,
+    exchange,
+    one_by_one,
+    *(flat, top_k, weights),
+  )
+  return outputs.reshape(tokens.shape)
+
+
+def _exchanged_rows(
+  tokens: Float[Array, 'N M'],
+  top_k: dropless.TopKExperts,
+  weights: dropless.ExpertWeights,
+  expert_fn: dropless.ExpertFn,
+  buffer_size: int,
+  axes: tuple[str, ...],
+) -> Float[Array, 'N M']:
+  """Computes `exchanged_mixture` where a buffer has space for all rows."""
+  num_rows = top_k.indices.size
+  num_local_experts = dropless.count_experts(weights)
+  num_experts = num_local_experts * jax.lax.axis_size(axes)
+  counts = _counts(top_k, num_local_experts, axes)
+  slices = expert_exchange.slices_of(counts, jax.lax.axis_index(axes))
+  groups = jnp.where(top_k.gates != 0.0, top_k.indices, num_experts)
+  order = row_order.sort_by_group(groups, num_experts, num_rows)
+  rows = row_order.gather_tokens(order, tokens)
+  balanced = fractions.Fraction(num_rows, buffer_size)
+  buffer = expert_exchange.send(rows, slices, buffer_size, axes)
+  with routed_rows.scope(balanced):
+    outputs = expert_fn(
+      weights,
+      buffer,
+      jnp.ones((buffer_size, 1), buffer.dtype),
+      lambda rows, weight: grouped_matmul.grouped_matmul(
+        rows, weight, slices.group_sizes
+      ),
+    )
+    outputs = expert_exchange.send_back(outputs, slices, num_rows, axes)
+  gates = top_k.gates.reshape(-1)[order.choices].astype(outputs.dtype)
+  return row_order.sum_rows(order, outputs * gates[:, jnp.newaxis])
+
+
+def _counts(
+  top_k: dropless.TopKExperts, num_local_experts: int, axes: tuple[str, ...]
+) -> Int[Array, 'P P E']:
+  """Returns the rows of each device for the experts of each device."""
+  num_devices = jax.lax.axis_size(axes)
+  num_experts = num_devices * num_local_experts
+  groups = jnp.where(top_k.gates != 0.0, top_k.indices, num_experts)
+  counts = jnp.bincount(groups.reshape(-1), length=num_experts + 1)[:-1]
+  counts = counts.astype(jnp.int32).reshape(num_devices, num_local_experts)
+  return jax.lax.all_gather(counts, axes)
 
 
 def _effective_axes(entry: sharding.DimSharding, size: int) -> tuple[str, ...]:

@@ -6,7 +6,9 @@ group, k experts per token. All functions compute in float32.
 
 References:
   GShard, https://arxiv.org/abs/2006.16668, algorithm 1 (top-2 gating);
-  Expert Choice Routing, https://arxiv.org/abs/2202.09368.
+  Expert Choice Routing, https://arxiv.org/abs/2202.09368;
+  DeepSeek-V3, https://arxiv.org/abs/2412.19437, section 2.1.2 (sigmoid gates,
+  biases of the choice, groups of experts).
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ _EPSILON = 1e-9
 # Capacities computed from the factor are multiples of this, to fill tiles.
 _CAPACITY_MULTIPLE = 4
 SECOND_EXPERT_POLICIES = ('all', 'sampling', 'random')
+GATE_FUNCTIONS = ('softmax', 'sigmoid')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,14 +41,26 @@ class GatingOptions:
   expert_capacity_dim: int = 0
   capacity_factor: float | None = None
   gating_logit_cap: float = 0.0
+  # One of GATE_FUNCTIONS, of the logits.
+  gate_function: str = 'softmax'
+  # Limit of a token to the experts of the best groups of consecutive experts:
+  # the number of groups, how many a token may use, and of how many of its best
+  # experts the scores of a group are the sum.
+  num_expert_groups: int = 1
+  groups_per_token: int = 1
+  experts_per_group_score: int = 1
   # Whether the gates of a token are normalized before the capacity limit drops
   # choices (as in Mesh TensorFlow) rather than after.
   legacy_mtf_behavior: bool = True
   # Whether the gates of the k experts of a token add up to 1.
   normalize_gates: bool = True
+  # Factor of the gates after that.
+  gate_scale: float = 1.0
   # Whether the load balancing loss is Switch Transformer's over all k choices
   # of all tokens, instead of GShard's over the first choices of each group.
   balances_all_choices: bool = False
+  # Whether the former is the mean of that of each group of tokens.
+  balances_each_group: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,9 +80,13 @@ class ExpertAssignment:
       for mask, gate in zip(self.masks, self.gates, strict=True)
     )
 
+  def expert_load(self) -> Float[Array, ' E']:
+    """Returns the number of tokens of each expert."""
+    return _sum(jnp.sum(mask, axis=(0, 1)) for mask in self.masks)
+
   def relative_expert_load(self) -> Float[Array, ' E']:
     """Returns the tokens per expert relative to an equal share."""
-    load = sum(jnp.sum(mask, axis=(0, 1)) for mask in self.masks)
+    load = self.expert_load()
     return load / jnp.maximum(jnp.mean(load), 1.0)
 
 
@@ -103,6 +122,7 @@ def assign_experts(
   importance: Float[Array, 'G S'],
   options: GatingOptions,
   next_key: Callable[[], jax.Array],
+  bias: Float[Array, ' E'] | None = None,
 ) -> ExpertAssignment:
   """Assigns each token to its top-k experts.
 
@@ -112,19 +132,20 @@ def assign_experts(
       with a value between them gets no first expert.
     options: k, and the policy for the second expert.
     next_key: returns a PRNG key; called by the policies that sample.
+    bias: added to the gates for the choice of experts only.
   """
   num_experts = logits.shape[-1]
   logits = _soft_cap(logits.astype(jnp.float32), options.gating_logit_cap)
-  gates = jax.nn.softmax(logits)
+  is_sigmoid = options.gate_function == 'sigmoid'
+  gates = jax.nn.sigmoid(logits) if is_sigmoid else jax.nn.softmax(logits)
+  scores = _choice_scores(gates, bias, options)
   is_important = (importance == 1.0).astype(jnp.float32)[..., None]
   is_token = (importance > 0.0).astype(jnp.float32)[..., None]
-  first = jax.nn.one_hot(jnp.argmax(gates, -1), num_experts)
+  first = jax.nn.one_hot(jnp.argmax(scores, -1), num_experts)
   masks = [first * is_important]
-  remaining_gates = gates
   for _ in range(1, options.experts_per_token):
-    # Below those that underflow to 0, so that no expert is chosen twice.
-    remaining_gates = jnp.where(masks[-1] > 0.0, -1.0, remaining_gates)
-    scores = remaining_gates
+    # No expert is chosen twice.
+    scores = jnp.where(masks[-1] > 0.0, -jnp.inf, scores)
     if options.second_expert_policy == 'sampling':
       scores = _gumbel_perturbed(logits, masks[0], next_key())
     best = jax.nn.one_hot(jnp.argmax(scores, -1), num_experts)
@@ -140,8 +161,13 @@ def assign_experts(
     is_kept = uniform < top_gates[1] / threshold
     masks[1] = masks[1] * is_kept[..., None]
     top_gates[1] = top_gates[1] * is_kept
+  if options.gate_scale != 1.0:
+    top_gates = [gate * options.gate_scale for gate in top_gates]
   if options.balances_all_choices:
-    loss = _all_choices_loss(masks, gates * is_token)
+    if is_sigmoid:
+      gates = gates / jnp.sum(gates, axis=-1, keepdims=True)
+    axes = (1,) if options.balances_each_group else (0, 1)
+    loss = _all_choices_loss(masks, gates * is_token, axes)
   else:
     loss = _first_choice_loss(
       masks[0], gates * is_important, importance, options
@@ -271,22 +297,49 @@ def _first_choice_loss(
 
 
 def _all_choices_loss(
-  masks: list[Float[Array, 'G S E']], gates: Float[Array, 'G S E']
+  masks: list[Float[Array, 'G S E']],
+  gates: Float[Array, 'G S E'],
+  axes: tuple[int, ...],
 ) -> Float[Array, '']:
   """Returns E * sum of density * mean gate; 1 if all experts have equal shares.
 
   Args:
     masks: one-hot masks of the choices.
-    gates: softmax of the logits, 0 for padding.
+    gates: of each token they add up to 1, or to 0 for padding.
+    axes: of the tokens that are balanced together; the result is the mean over
+      the others, of groups with tokens.
 
   References: Switch Transformers, https://arxiv.org/abs/2101.03961, equation 4,
     with the share of an expert in all choices.
   """
-  load, gate = jnp.sum(_sum(masks), axis=(0, 1)), jnp.sum(gates, axis=(0, 1))
+  load, gate = jnp.sum(_sum(masks), axis=axes), jnp.sum(gates, axis=axes)
   # Without tokens both sums are 0.
-  density = load / jnp.maximum(jnp.sum(load), 1.0)
-  mean_gate = gate / jnp.maximum(jnp.sum(gate), _EPSILON)
-  return jnp.sum(density * mean_gate) * masks[0].shape[-1]
+  num_choices = jnp.sum(load, axis=-1, keepdims=True)
+  density = load / jnp.maximum(num_choices, 1.0)
+  mean_gate = gate / jnp.maximum(
+    jnp.sum(gate, axis=-1, keepdims=True), _EPSILON
+  )
+  num_groups = jnp.maximum(jnp.sum(num_choices > 0.0), 1)
+  return jnp.sum(density * mean_gate) / num_groups * masks[0].shape[-1]
+
+
+def _choice_scores(
+  gates: Float[Array, 'G S E'],
+  bias: Float[Array, ' E'] | None,
+  options: GatingOptions,
+) -> Float[Array, 'G S E']:
+  """Returns what ranks the experts of a token: -inf outside its groups."""
+  scores = gates if bias is None else gates + bias
+  num_groups, num_chosen = options.num_expert_groups, options.groups_per_token
+  if num_chosen == num_groups:
+    return scores
+  grouped = scores.reshape(*scores.shape[:-1], num_groups, -1)
+  best, _ = jax.lax.top_k(grouped, options.experts_per_group_score)
+  _, chosen = jax.lax.top_k(jnp.sum(best, axis=-1), num_chosen)
+  is_chosen = jnp.any(chosen[..., jnp.newaxis] == jnp.arange(num_groups), -2)
+  return jnp.where(is_chosen[..., jnp.newaxis], grouped, -jnp.inf).reshape(
+    scores.shape
+  )
 
 
 def _exclusive_cumsum(mask: Float[Array, 'G S E']) -> Float[Array, 'G S E']:

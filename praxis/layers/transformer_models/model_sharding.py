@@ -256,6 +256,10 @@ def _shard_moe(moe: LayerTpl, mappings: Mappings) -> None:
   if mappings.w_emh is not None:
     expert, model, hidden = mappings.w_emh
     weights.ehm = [expert, hidden, model]
+  if stack_configs.has_field(moe, 'shared_experts_tpl') and (
+    moe.shared_experts_tpl is not None
+  ):
+    _shard_feed_forward(moe.shared_experts_tpl, mappings)
   activations = moe.activation_split_dims_mapping
   activations.egch = mappings.a_egch
   activations.egcm = mappings.a_egcm

@@ -7,13 +7,15 @@ capacity per group, M model dimension, H hidden dimension.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
 from praxis import base_layer, pax_fiddle, pytypes
-from praxis.layers import activations, base_ops
+from praxis.layers import activations, base_ops, normalizations
 from praxis.layers.moe import dropless, expert_parallel, gating, segment_means
 from praxis.layers.transformers import feed_forward_block
 
@@ -36,7 +38,9 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
   References:
     GShard, https://arxiv.org/abs/2006.16668;
     MegaBlocks, https://arxiv.org/abs/2211.15841 (dropless);
-    Expert Choice Routing, https://arxiv.org/abs/2202.09368 (expert_choice).
+    Expert Choice Routing, https://arxiv.org/abs/2202.09368 (expert_choice);
+    DeepSeek-V3, https://arxiv.org/abs/2412.19437 (sigmoid gates, groups, bias
+    of the choice, shared experts).
   """
 
   # 'top2': each token is sent to two experts, unless they are full;
@@ -44,11 +48,31 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
   # computes every token, and the two best are mixed; 'expert_choice': each
   # expert chooses tokens; 'expert_choice_v2': the same, padding excluded.
   gating_func: str = 'top2'
-  # Number of experts of a token, and whether their gates add up to 1, which
-  # leaves a single expert without a gradient of its gate. Only 'dropless' has
-  # other values than these.
+  # Only 'dropless' has other values than these, down to
+  # balances_each_sequence. Number of experts of a token, and whether their
+  # gates add up to 1, which leaves a single expert without a gradient of its
+  # gate; the factor of the gates after that.
   experts_per_token: int = 2
   normalize_gates: bool = True
+  gate_scale: float = 1.0
+  # The gates as a function of the router's logits: 'softmax' or 'sigmoid'.
+  gate_function: str = 'softmax'
+  # Consecutive experts form groups, of which a token uses the best ones; the
+  # score of a group is the sum of those of its best experts.
+  num_expert_groups: int = 1
+  groups_per_token: int = 1
+  experts_per_group_score: int = 1
+  # Whether the choice of experts, not their gates, adds a variable bias to
+  # each expert. A training step adds the rate to that of experts with fewer
+  # tokens than the mean, and subtracts it from others (arXiv:2408.15664).
+  use_choice_bias: bool = False
+  choice_bias_update_rate: float = 0.0
+  # Whether the load balancing loss is the mean of those of the sequences.
+  balances_each_sequence: bool = False
+  # How tokens reach experts on other devices: 'all_gather', all of them, or
+  # 'all_to_all', each those of its experts, which 'auto' takes for many
+  # devices. CPUs gather.
+  expert_dispatch: str = 'auto'
   num_experts: int = 0
   # Tokens are routed within groups; 'dropless' has none. If they have fewer
   # than min_group_size tokens, the number of groups becomes
@@ -76,6 +100,8 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
   gating_logit_cap: float = 0.0
   # Router input: the token ('token') or the mean of its segment ('sentence').
   moe_gating_embedding_level: str = 'token'
+  # A TransformerFeedForward that computes every token too; None for none.
+  shared_experts_tpl: LayerTpl | None = template_field(None)
   # Compute the products of 'top2' and 'expert_choice'.
   einsum_tpl: LayerTpl = template_field(base_ops.EinsumOp)
   einsum_gated_tpl: LayerTpl = template_field(base_ops.EinsumGatedOp)
@@ -101,6 +127,16 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
     self._check_moe_fields()
     self._create_norms_and_residual(self.input_dims)
     self._create_weights()
+    if self.shared_experts_tpl is not None:
+      self.create_child(
+        'shared_experts',
+        self.shared_experts_tpl.clone().set(
+          input_dims=self.input_dims,
+          ln_tpl=pax_fiddle.Config(normalizations.IdentityNorm),
+          add_skip_connection=False,
+          relu_dropout_prob=self.relu_dropout_prob,
+        ),
+      )
     self.create_child('activation', self.activation_tpl.clone())
     for name in ('dispatch_einsum', 'ffn2_einsum', 'combine_einsum'):
       self.create_child(name, self.einsum_tpl.clone())
@@ -148,7 +184,10 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
     self.add_summary('aux_moe_load_balance_loss', loss)
     self.add_aux_loss('aux_moe_load_balance_loss', loss)
     outputs = self.shard(outputs, sharding.gsm).reshape(inputs.shape)
-    return outputs.astype(inputs.dtype)
+    outputs = outputs.astype(inputs.dtype)
+    if self.shared_experts_tpl is not None:
+      outputs += self.shared_experts(inputs, paddings)
+    return outputs
 
   # Routing.
 
@@ -163,9 +202,12 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
       outputs = self._apply_expert_choice(tokens, logits, importance)
       return outputs, jnp.zeros((), jnp.float32)
     options = self._gating_options()
+    bias = self.get_var('choice_bias') if self.use_choice_bias else None
     assignment = gating.assign_experts(
-      logits, importance, options, self.next_prng_key
+      logits, importance, options, self.next_prng_key, bias
     )
+    if bias is not None and self.choice_bias_update_rate and not self.do_eval:
+      self._balance(bias, assignment.expert_load())
     if self.gating_func == 'dense_top2':
       outputs = self._apply_all_experts(tokens, assignment.expert_weights())
       return outputs, jnp.zeros((), jnp.float32)
@@ -182,6 +224,15 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
     gsec = self.activation_split_dims_mapping.gsec
     outputs = self._apply_experts(tokens, self.shard(routing.combine, gsec))
     return outputs, assignment.load_balance_loss
+
+  def _balance(
+    self, bias: Float[Array, ' E'], load: Float[Array, ' E']
+  ) -> None:
+    """Updates the bias of the choice by the tokens of each expert."""
+    if base_layer.is_running_under_pmap() and self.jax_context.sync_replicas:
+      load = jax.lax.psum(load, base_layer.PMAP_PARALLEL_AXIS_NAME)
+    step = self.choice_bias_update_rate * jnp.sign(jnp.mean(load) - load)
+    self.update_var('choice_bias', bias + step)
 
   def _apply_expert_choice(
     self,
@@ -209,6 +260,12 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
     return gating.GatingOptions(
       experts_per_token=self.experts_per_token,
       normalize_gates=self.normalize_gates,
+      gate_scale=self.gate_scale,
+      gate_function=self.gate_function,
+      num_expert_groups=self.num_expert_groups,
+      groups_per_token=self.groups_per_token,
+      experts_per_group_score=self.experts_per_group_score,
+      balances_each_group=self.balances_each_sequence,
       balances_all_choices=self.gating_func == 'dropless',
       second_expert_policy=self.second_expert_policy,
       second_expert_threshold=self.second_expert_threshold,
@@ -280,7 +337,7 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
       return dropless.grouped_mixture(tokens, top_k, weights, self._expert)
     if axes:
       return expert_parallel.sharded_mixture(
-        tokens, top_k, weights, self._expert, axes
+        tokens, top_k, weights, self._expert, axes, self.expert_dispatch
       )
     return dropless.mixture(tokens, top_k, weights, self._expert)
 
@@ -308,6 +365,8 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
       [model, self.num_experts], split.me, model
     )
     self.create_variable('gate', router)
+    if self.use_choice_bias:
+      self._create_choice_bias()
     input_weight = self._moe_weight_hparams(
       [self.num_experts, model, hidden], split.emh, model
     )
@@ -319,6 +378,19 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
       if self.use_gated_activation:
         self.create_variable(f'wi_gate_{i}', input_weight)
       self.create_variable(f'wo_{i}', output_weight)
+
+  def _create_choice_bias(self) -> None:
+    bias = base_layer.WeightHParams(
+      shape=[self.num_experts],
+      init=base_layer.WeightInit.Constant(0.0),
+      mesh_shape=self.mesh_shape,
+      # Steps are smaller than what bfloat16 resolves.
+      collections=[
+        base_layer.WeightHParamsCollection.REQUIRES_MEAN_SYNC,
+        base_layer.WeightHParamsCollection.DISALLOW_BFLOAT16_CONVERSION,
+      ],
+    )
+    self.create_variable('choice_bias', bias, trainable=False)
 
   def _moe_weight_hparams(
     self, shape: list[int], split: SplitDimsMapping, fan_in: int
@@ -425,6 +497,12 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
         self.second_expert_policy,
         gating.SECOND_EXPERT_POLICIES,
       ),
+      ('gate_function', self.gate_function, gating.GATE_FUNCTIONS),
+      (
+        'expert_dispatch',
+        self.expert_dispatch,
+        expert_parallel.DISPATCHES,
+      ),
       (
         'moe_gating_embedding_level',
         self.moe_gating_embedding_level,
@@ -440,26 +518,51 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
         "use_gated_activation must be False with gating_func='dense_top2', got "
         "True; 'dropless' supports gated activations"
       )
-    self._check_experts_per_token()
+    self._check_choice()
 
-  def _check_experts_per_token(self) -> None:
-    k = self.experts_per_token
-    if self.gating_func == 'dropless':
-      if not 1 <= k <= self.num_experts:
-        raise ValueError(
-          f'experts_per_token must be from 1 to num_experts={self.num_experts},'
-          f' got {k}'
-        )
-      if k != 2 and self.second_expert_policy != 'all':
-        raise ValueError(
-          f"second_expert_policy must be 'all' with experts_per_token={k}, got"
-          f' {self.second_expert_policy!r}; it is a policy of two experts'
-        )
-    elif k != 2 or not self.normalize_gates:
+  def _check_choice(self) -> None:
+    """Raises ValueError if a token cannot have its number of experts."""
+    k, num_experts = self.experts_per_token, self.num_experts
+    if self.gating_func != 'dropless':
+      self._check_dropless_fields()
+      return
+    if not 1 <= k <= num_experts:
       raise ValueError(
-        'experts_per_token must be 2 and normalize_gates True with'
-        f' gating_func={self.gating_func!r}, got {k} and'
-        f" {self.normalize_gates}; set gating_func='dropless'"
+        f'experts_per_token must be from 1 to num_experts={num_experts}, got'
+        f' {k}'
+      )
+    if k != 2 and self.second_expert_policy != 'all':
+      raise ValueError(
+        f"second_expert_policy must be 'all' with experts_per_token={k}, got"
+        f' {self.second_expert_policy!r}; it is a policy of two experts'
+      )
+    groups, chosen = self.num_expert_groups, self.groups_per_token
+    if num_experts % groups or not 1 <= chosen <= groups:
+      raise ValueError(
+        f'num_expert_groups must divide num_experts={num_experts} and be at'
+        f' least groups_per_token={chosen}, got {groups}'
+      )
+    size = num_experts // groups
+    if k > chosen * size or self.experts_per_group_score > size:
+      raise ValueError(
+        f'experts_per_token={k} must be in groups_per_token={chosen} groups,'
+        f' and experts_per_group_score={self.experts_per_group_score} in one,'
+        f' got {size} experts per group; use fewer groups'
+      )
+
+  def _check_dropless_fields(self) -> None:
+    names = (
+      *('experts_per_token', 'normalize_gates', 'gate_scale', 'gate_function'),
+      *('num_expert_groups', 'use_choice_bias', 'balances_each_sequence'),
+      'expert_dispatch',
+    )
+    defaults = {
+      field.name: field.default for field in dataclasses.fields(type(self))
+    }
+    if changed := [n for n in names if getattr(self, n) != defaults[n]]:
+      raise ValueError(
+        f'{", ".join(changed)} must have the default with gating_func='
+        f"{self.gating_func!r}, got another; set gating_func='dropless'"
       )
 
 

@@ -60,6 +60,15 @@ CASES = {
     use_gated_activation=True,
     norm_policy='primer_hybrid',
   ),
+  'TransformerFeedForwardMoe of DeepSeek': _experts(
+    gating_func='dropless',
+    gate_function='sigmoid',
+    gate_scale=2.5,
+    use_choice_bias=True,
+    shared_experts_tpl=transformers.TransformerFeedForward.config(
+      hidden_dims=5
+    ),
+  ),
   'StackedTransformer': _stack(),
   'GLaM': case(_GLAM, i32(2, 4), f32(2, 4), **_TOKENS),
   'Grok': case(_GROK, i32(2, 4), f32(2, 4), **_TOKENS),

@@ -109,6 +109,7 @@ def test_sums_by_kind_and_axes():
     ('all-gather', (4.0 * 2 * 3, 4.0 * 1)),
     ('reduce-scatter', (4.0 * 3 / 4, 1.0 / 2)),
     ('all-to-all', (4.0 * 3 / 8, 4.0 / 2)),
+    ('ragged-all-to-all', (4.0 * 3 / 8, 4.0 / 2)),
     ('collective-permute', (0.0, 4.0)),
   ],
 )
@@ -140,6 +141,32 @@ _xla_megascale_transfer_type="ALL_REDUCE"}
   )
   # Two slices: each device's share is reduced, then its sum is gathered.
   assert collective.dcn_bytes == 2 * (8 * 16 * 2) / 2
+
+
+def test_rows_of_experts_pass_other_devices():
+  # 64 rows of 16 numbers of two bytes, of which balanced experts have a half.
+  program = """\
+ENTRY %main (x: bf16[64,16], n: s32[8]) -> bf16[32,16] {
+  %x = bf16[64,16]{1,0} parameter(0)
+  %n = s32[8]{0} parameter(1)
+  %z = bf16[32,16]{1,0} broadcast(), dimensions={}
+  ROOT %r = bf16[32,16]{1,0} ragged-all-to-all(%x, %z, %n, %n, %n, %n), \
+channel_id=1, replica_groups={{0,1,2,3},{4,5,6,7}}, \
+metadata={op_name="jit(f)/routed_rows_1_of_2/ragged_all_to_all"}
+}
+"""
+  coords = np.array([(x, y, 0) for y in range(2) for x in range(4)])
+  topology = collectives.MeshTopology(
+    ('data', 'expert'), (2, 4), (1, 1), coords, (4, 2, 1)
+  )
+  (found,) = collectives.find_collectives(hlo_parser.parse(program), topology)
+  assert (found.kind, found.axes) == ('ragged-all-to-all', ('expert',))
+  # Three of four quarters leave; the three others of a ring are 1, 2, 1 links
+  # away.
+  assert found.ici_bytes == pytest.approx(64 * 16 * 2 / 2 * 3 / 4 * 4 / 3)
+  line = collectives.MeshTopology(('a',), (8,), (1,), coords, (5, 2, 1))
+  # Without a wraparound the six pairs are 1, 2, 3, 1, 2 and 1 links apart.
+  assert collectives._mean_distance(np.arange(4), line) == pytest.approx(10 / 6)
 
 
 def test_a_torus_closes_in_blocks_of_four():

@@ -183,7 +183,7 @@ def test_grouped_products_are_those_of_each_expert(
   # What accelerators compute, beside what CPUs do; with 4 and 8 shards a device
   # has fewer experts than a token. A buffer of 16 rows suffices for most
   # devices only, one of 3 rows for a token.
-  config = _config(experts_per_token=3)
+  config = _config(experts_per_token=3, expert_dispatch='all_gather')
   want = _step(mesh, config, **_QUICKLY)[0]
   monkeypatch.setattr(dropless, 'mixture', dropless.grouped_mixture)
   monkeypatch.setattr(dropless, '_MIN_BUFFER_ROWS', buffer_rows)
@@ -192,6 +192,86 @@ def test_grouped_products_are_those_of_each_expert(
     got = _step(mesh, config, **_QUICKLY)[0]
   for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
     np.testing.assert_allclose(a, b, atol=2e-5 * np.abs(b).max())
+
+
+def _ragged_all_to_all(
+  operand, output, input_offsets, send_sizes, output_offsets, recv_sizes,
+  *, axis_name,
+):  # fmt: skip
+  """Does what the documentation of JAX's says, slice by slice.
+
+  XLA's CPU compiler has none.
+  """
+  me, num_devices = jax.lax.axis_index(axis_name), jax.lax.axis_size(axis_name)
+  per_device = len(input_offsets) // num_devices
+  everyones = [
+    jax.lax.all_gather(x, axis_name)
+    for x in (operand, input_offsets, send_sizes, output_offsets)
+  ]
+  row = jnp.arange(output.shape[0])
+  for i in range(len(input_offsets)):
+    source, update = i // per_device, me * per_device + i % per_device
+    rows, first, size, at = (
+      everyones[0][source],
+      *(x[source, update] for x in everyones[1:]),
+    )
+    is_slice = (row >= at) & (row < at + size)
+    slice_of = rows.at[row - at + first].get(mode='fill', fill_value=jnp.nan)
+    # Who sends and who receives must agree.
+    slice_of = jnp.where(size == recv_sizes[i], slice_of, jnp.nan)
+    output = jnp.where(is_slice[:, jnp.newaxis], slice_of, output)
+  return output
+
+
+@pytest.mark.parametrize(
+  'mesh, buffer_rows', [((2, 4, 1), 64), ((2, 4, 1), 24), ((1, 8, 1), 3)]
+)
+def test_exchanged_rows_have_the_outputs_of_gathered_tokens(
+  mesh, buffer_rows, monkeypatch
+):
+  # The first buffer always suffices, the others for few tokens.
+  config = _config(experts_per_token=3)
+  want = _step(mesh, config, **_QUICKLY)[0]
+  monkeypatch.setattr(jax.lax, 'ragged_all_to_all', _ragged_all_to_all)
+  monkeypatch.setattr(dropless, '_MIN_BUFFER_ROWS', buffer_rows)
+  monkeypatch.setattr(dropless, 'BUFFER_FACTOR', 0)
+  with platforms.tracing_for('gpu'):
+    config.expert_dispatch = 'all_to_all'
+    got = _step(mesh, config, **_QUICKLY)[0]
+  for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+    np.testing.assert_allclose(a, b, atol=2e-5 * np.abs(b).max())
+
+
+@pytest.mark.parametrize(
+  'dispatch, mesh, experts_per_token, platform, sends_rows',
+  [
+    ('auto', (1, 8, 1), 1, 'tpu', True),
+    ('auto', (1, 8, 1), 2, 'tpu', False),
+    ('auto', (1, 8, 1), 1, 'cpu', False),
+    ('all_gather', (1, 8, 1), 1, 'tpu', False),
+    ('all_to_all', (1, 8, 1), 7, 'gpu', True),
+    ('all_to_all', (8, 1, 1), 1, 'gpu', False),
+  ],
+)
+def test_rows_are_sent_where_they_are_fewer(
+  dispatch, mesh, experts_per_token, platform, sends_rows
+):
+  config = _config(
+    expert_dispatch=dispatch, experts_per_token=experts_per_token
+  )
+  x, paddings = _inputs()
+  with jax.set_mesh(_mesh(mesh)), platforms.tracing_for(platform):
+    layer, variables = running.build(config, x, paddings)
+    text = str(jax.make_jaxpr(layer.apply)(variables, x, paddings))
+  assert ('ragged_all_to_all' in text) == sends_rows
+
+
+def test_devices_with_the_same_tokens_send_no_rows():
+  config = _config(expert_dispatch='all_to_all')
+  activations = config.activation_split_dims_mapping
+  activations.gsm, activations.gs = ['data', None, None], ['data', None]
+  with pytest.raises(ValueError, match=r"the expert axes \['expert'\] shard"):
+    _step((2, 4, 1), config)
 
 
 def _grouped(num_shards):
