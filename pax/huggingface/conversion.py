@@ -31,8 +31,10 @@ from pax.huggingface import (
   model_folder,
   safetensors,
   stacked_variables,
+  weight_layouts,
 )
-from pax.huggingface.stacked_variables import Variable
+from pax.huggingface.stacked_variables import Repetition, Variable
+from pax.huggingface.weight_layouts import WeightLayout
 
 Path = pathlib.Path
 # Shape and dtype of tensors by name.
@@ -93,16 +95,16 @@ def to_pax(
     CheckpointError: The checkpoint exists already.
   """
   folder = model_folder.ModelFolder.open(source)
-  block_size = None
+  repetition = None
   if repeated_layers:
-    block_size = stacked_variables.block_size_of(folder.model.model())
+    repetition = stacked_variables.repetition_of(folder.model.model())
   output = Path(output)
   name = paths.checkpoint_name(0, CheckpointType.GDA)
   final = output / paths.CHECKPOINTS / name
   if final.exists():
     raise CheckpointError(f'{final} exists already; choose another directory')
   copy_files(folder, output)
-  leaf_writer.write_leaves(final, _leaves(folder, block_size), step=0)
+  leaf_writer.write_leaves(final, _leaves(folder, repetition), step=0)
   entries = [folder.entries[name] for name in folder.layouts]
   return Summary(final, len(entries), sum(e.num_bytes for e in entries))
 
@@ -198,6 +200,8 @@ class _CheckpointTensors:
   """The tensors of a checkpoint, and those that are no variables."""
 
   checkpoint: CheckpointReader
+  # The layouts of each tensor that has variables.
+  layouts: Mapping[str, Sequence[WeightLayout]]
   variables: Sequence[Variable]
   # Tensors that are copies of weights, and the tensors of those.
   copies: Mapping[str, str]
@@ -226,11 +230,11 @@ class _CheckpointTensors:
       }
     family, model = families.find_family(config), families.read_model(config)
     if names is None:
-      layouts = {layout.tensor: layout for layout in model.weights()}
+      layouts = weight_layouts.by_tensor(model.weights())
     else:
       layouts = families.find_tensors(family, model, names)
     variables = stacked_variables.of_layouts(
-      layouts, stacked_variables.find_block_size(saved)
+      layouts, stacked_variables.find_repetition(saved)
     )
     _check_leaves(variables, saved, path)
     dtypes: dict[str, np.dtype] = {}
@@ -238,8 +242,8 @@ class _CheckpointTensors:
       tensor_dtype = jax.numpy.dtype(dtype or saved[leaf_name(variable)][1])
       dtypes |= dict.fromkeys(variable.tensors, tensor_dtype)
     shapes = {
-      name: (layout.tensor_shape, dtypes[name])
-      for name, layout in layouts.items()
+      name: (parts[0].tensor_shape, dtypes[name])
+      for name, parts in layouts.items()
     }
     copies = families.find_copies(family, layouts, names or ())
     extra = {name: e for name, e in extra.items() if name not in copies}
@@ -247,6 +251,7 @@ class _CheckpointTensors:
     shapes |= {name: (e.shape, e.dtype) for name, e in extra.items()}
     return cls(
       checkpoint=checkpoint,
+      layouts=layouts,
       variables=variables,
       copies=copies,
       extra=extra,
@@ -304,13 +309,17 @@ class _CheckpointTensors:
 
   def read(self) -> Iterator[tuple[str, np.ndarray]]:
     """Yields all tensors by name; small variables are read together."""
+    partial = weight_layouts.PartialTensors(self.layouts)
     for group in byte_groups.split_by_bytes(
       self.variables, self._saved_bytes, _GROUP_BYTES
     ):
       leaves = self._read_leaves(group)
       for variable in group:
         value = np.asarray(leaves.pop(leaf_name(variable)))
-        for name, tensor in variable.to_tensors(value):
+        for name, layout, part in variable.unstack(value):
+          tensor = partial.add(name, layout, part)
+          if tensor is None:
+            continue
           tensor = tensor.astype(self.shapes[name][1], copy=False)
           yield name, tensor
           yield from ((x, tensor) for x in self._copies_of(name))
@@ -379,11 +388,11 @@ def _check_leaves(
 
 
 def _leaves(
-  folder: model_folder.ModelFolder, block_size: int | None
+  folder: model_folder.ModelFolder, repetition: Repetition | None
 ) -> Iterator[tuple[str, np.ndarray]]:
   yield 'step', np.zeros((), np.uint32)
   dtypes = folder.dtypes
-  for variable in stacked_variables.of_layouts(folder.layouts, block_size):
+  for variable in stacked_variables.of_layouts(folder.layouts, repetition):
     variable.dtype(dtypes)
     yield (
       leaf_name(variable),

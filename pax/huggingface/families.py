@@ -8,12 +8,14 @@ the defaults of transformers.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from pax.huggingface import weight_layouts
 from pax.huggingface.gpt2 import Gpt2
+from pax.huggingface.latent_attention import LatentAttention
 from pax.huggingface.mixture_of_experts import ExpertTensors, MixtureOfExperts
-from pax.huggingface.rotary_decoder import RotaryDecoder
+from pax.huggingface.rotary_decoder import RotaryDecoder, yarn_scale
 from pax.huggingface.t5 import T5
 from pax.huggingface.weight_layouts import WeightLayout
 from praxis import base_layer, pax_fiddle
@@ -88,7 +90,7 @@ def find_family(config: Json) -> Family:
 
 def find_tensors(
   family: Family, model: Model, names: Collection[str]
-) -> dict[str, WeightLayout]:
+) -> dict[str, list[WeightLayout]]:
   """Returns the layouts of a model by the names of tensors in its files.
 
   Args:
@@ -99,24 +101,22 @@ def find_tensors(
   Raises:
     ValueError: A weight is missing.
   """
-  layouts = {}
-  for layout in model.weights():
-    name = layout.tensor
-    if name not in names:
-      name = name.removeprefix(family.prefix)
+  tensors = {}
+  for tensor, layouts in weight_layouts.by_tensor(model.weights()).items():
+    name = tensor if tensor in names else tensor.removeprefix(family.prefix)
     if name not in names:
       raise ValueError(
-        f'the safetensors files must have {layout.tensor}, got {len(names)}'
+        f'the safetensors files must have {tensor}, got {len(names)}'
         f' tensors such as {sorted(names)[:3]}; config.json and the files'
         ' must be of one model'
       )
-    layouts[name] = layout
-  return layouts
+    tensors[name] = layouts
+  return tensors
 
 
 def find_copies(
   family: Family,
-  layouts: Mapping[str, WeightLayout],
+  layouts: Mapping[str, Sequence[WeightLayout]],
   names: Collection[str],
 ) -> dict[str, str]:
   """Returns the tensors in files that are copies, with what they are copies of.
@@ -126,7 +126,7 @@ def find_copies(
     layouts: See `find_tensors`.
     names: Names of the tensors in the files.
   """
-  in_files = {layout.tensor: name for name, layout in layouts.items()}
+  in_files = {parts[0].tensor: name for name, parts in layouts.items()}
   return {
     name: in_files[tensor]
     for name, tensor in family.copies.items()
@@ -232,12 +232,108 @@ def _qwen3_moe(config: Json) -> RotaryDecoder:
 def _experts(config: Json, **settings: Any) -> MixtureOfExperts:
   # transformers 5 writes num_local_experts for all families.
   name = 'num_local_experts'
+  experts_per_token = _size(config, 'num_experts_per_tok')
+  # The loss of transformers adds up the shares of all choices, and has the mean
+  # over layers.
+  weight = config.get('router_aux_loss_coef', 0.001) * experts_per_token
   return MixtureOfExperts(
     num_experts=_size(config, name if name in config else 'num_experts'),
-    experts_per_token=_size(config, 'num_experts_per_tok'),
-    load_balance_loss_weight=config.get('router_aux_loss_coef', 0.001),
+    experts_per_token=experts_per_token,
+    load_balance_loss_weight=weight / max(len(settings['layers']), 1),
     **settings,
   )
+
+
+def _deepseek_v2(config: Json) -> RotaryDecoder:
+  if config.get('norm_topk_prob'):
+    raise ValueError(
+      'norm_topk_prob in config.json of a deepseek_v2 must be false, got true;'
+      ' transformers does not normalize its gates'
+    )
+  config = {'n_shared_experts': 2, **config, 'norm_topk_prob': False}
+  routing: dict[str, Any] = {}
+  method = config.get('topk_method', 'greedy')
+  if method == 'group_limited_greedy':
+    routing = _expert_groups(config, experts_per_group_score=1)
+  elif method != 'greedy':
+    raise ValueError(
+      "topk_method in config.json must be 'greedy' or 'group_limited_greedy',"
+      f' got {method!r}'
+    )
+  return _deepseek(
+    {'first_k_dense_replace': 0, 'n_routed_experts': 64, **config},
+    routing={**routing, 'gate_scale': config.get('routed_scaling_factor', 1.0)},
+  )
+
+
+def _deepseek_v3(config: Json) -> RotaryDecoder:
+  config = {'n_group': 8, 'topk_group': 4, 'num_experts_per_tok': 8, **config}
+  return _deepseek(
+    {'first_k_dense_replace': 3, 'n_routed_experts': 256, **config},
+    choice_bias='gate.e_score_correction_bias',
+    routing={
+      **_expert_groups(config, experts_per_group_score=2),
+      'gate_function': 'sigmoid',
+      'gate_scale': config.get('routed_scaling_factor', 2.5),
+    },
+  )
+
+
+def _expert_groups(config: Json, **settings: int) -> dict[str, int]:
+  return {
+    'num_expert_groups': _size(config, 'n_group'),
+    'groups_per_token': _size(config, 'topk_group'),
+    **settings,
+  }
+
+
+def _deepseek(
+  config: Json, routing: Mapping[str, Any], choice_bias: str | None = None
+) -> RotaryDecoder:
+  rope, num_layers = _rope(config), _size(config, 'num_hidden_layers')
+  nope_dim = config.get('qk_nope_head_dim', 128)
+  rope_dim = config.get('qk_rope_head_dim', 64)
+  hidden_dims = _size(config, 'moe_intermediate_size')
+  scale = (nope_dim + rope_dim) ** -0.5
+  if rope['rope_type'] != 'default' and rope.get('mscale_all_dim'):
+    scale *= yarn_scale(rope, 'mscale_all_dim') ** 2
+  decoder = _rotary_decoder(
+    {**config, 'head_dim': nope_dim + rope_dim},
+    activation=config.get('hidden_act', 'silu'),
+    has_ffn_bias=config.get('mlp_bias', False),
+    query_scale=scale,
+    latent_attention=LatentAttention(
+      num_heads=_size(config, 'num_attention_heads'),
+      query_rank=config.get('q_lora_rank', 1536),
+      key_value_rank=config.get('kv_lora_rank', 512),
+      nope_dim=nope_dim,
+      rope_dim=rope_dim,
+      value_dim=config.get('v_head_dim', 128),
+      has_interleaved_pairs=config.get('rope_interleave', True),
+      has_bias=config.get('attention_bias', False),
+    ),
+  )
+  experts = MixtureOfExperts(
+    num_experts=_size(config, 'n_routed_experts'),
+    experts_per_token=_size(config, 'num_experts_per_tok'),
+    hidden_dims=hidden_dims,
+    layers=tuple(range(config['first_k_dense_replace'], num_layers)),
+    normalize_gates=config.get('norm_topk_prob', True),
+    # Transformers adds none; that of the papers is of each sequence.
+    load_balance_loss_weight=config.get('aux_loss_alpha', 0.0),
+    shared_hidden_dims=hidden_dims * config.get('n_shared_experts', 1),
+    shared_has_bias=decoder.has_ffn_bias,
+    routing={'balances_each_sequence': True, **routing},
+    tensors=ExpertTensors(
+      mixture='mlp',
+      gate='gate_proj',
+      up='up_proj',
+      down='down_proj',
+      shared='shared_experts',
+      choice_bias=choice_bias,
+    ),
+  )
+  return dataclasses.replace(decoder, experts=experts)
 
 
 def _gemma(config: Json) -> RotaryDecoder:
@@ -454,6 +550,12 @@ def _check_causal(config: Json) -> None:
 
 
 FAMILIES: Mapping[str, Family] = {
+  'deepseek_v2': Family(read=_deepseek_v2),
+  'deepseek_v3': Family(
+    read=_deepseek_v3,
+    # The module that predicts the token after the next.
+    ignored=(r'.*rotary_emb\.inv_freq', r'model\.layers\.61\..*'),
+  ),
   'gemma': Family(read=_gemma),
   'gemma2': Family(read=_gemma2),
   'gemma3_text': Family(read=_gemma3),

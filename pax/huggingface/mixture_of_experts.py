@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pax.huggingface import weight_layouts
@@ -26,6 +26,10 @@ class ExpertTensors:
   gate: str
   up: str
   down: str
+  # Of the feed-forward layer of all tokens, and of the bias of the choice, in
+  # the mixture; None where there is none.
+  shared: str | None = None
+  choice_bias: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,32 +43,48 @@ class MixtureOfExperts:
   layers: tuple[int, ...]
   # Whether the gates of the experts of a token add up to 1.
   normalize_gates: bool
-  # Weight of the load balancing loss of transformers, which adds up the shares
-  # of all choices and has the mean over layers.
+  # Of each layer.
   load_balance_loss_weight: float
   tensors: ExpertTensors
+  # Hidden dimension of the feed-forward layer of all tokens, and whether it has
+  # biases.
+  shared_hidden_dims: int = 0
+  shared_has_bias: bool = False
+  # Other fields of the layer.
+  routing: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-  def set_layers(self, stack: LayerTpl, **feed_forward: Any) -> None:
+  def set_layers(self, stack: LayerTpl, **feed_forward: LayerTpl) -> None:
     """Sets the feed-forward layers of a stack.
 
     Args:
       stack: A StackedTransformer, changed in place.
-      **feed_forward: Fields that mixtures share with other feed-forward layers.
+      **feed_forward: Fields that mixtures share with other feed-forward layers:
+        activation_tpl and ln_tpl.
     """
-    weight = self.load_balance_loss_weight * self.experts_per_token
+    moe = pax_fiddle.Config(
+      transformers.TransformerFeedForwardMoe,
+      hidden_dims=self.hidden_dims,
+      experts_per_token=self.experts_per_token,
+      normalize_gates=self.normalize_gates,
+      moe_load_balance_loss_weight=self.load_balance_loss_weight,
+      use_gated_activation=True,
+      use_choice_bias=self.tensors.choice_bias is not None,
+      **feed_forward,
+      **self.routing,
+    )
+    if self.tensors.shared is not None:
+      moe.shared_experts_tpl = pax_fiddle.Config(
+        transformers.TransformerFeedForward,
+        hidden_dims=self.shared_hidden_dims,
+        has_bias=self.shared_has_bias,
+        use_gated_activation=True,
+        activation_tpl=feed_forward['activation_tpl'],
+      )
     stack.set(
       moe_layers=list(self.layers),
       num_experts=self.num_experts,
       gating_func='dropless',
-      moe_layer_tpl=pax_fiddle.Config(
-        transformers.TransformerFeedForwardMoe,
-        hidden_dims=self.hidden_dims,
-        experts_per_token=self.experts_per_token,
-        normalize_gates=self.normalize_gates,
-        moe_load_balance_loss_weight=weight / max(len(self.layers), 1),
-        use_gated_activation=True,
-        **feed_forward,
-      ),
+      moe_layer_tpl=moe,
     )
 
   def weights(
@@ -82,6 +102,20 @@ class MixtureOfExperts:
     yield weight_layouts.transposed(
       f'{source}.gate.weight', f'{target}/gate', self.num_experts, model_dims
     )
+    if names.choice_bias is not None:
+      # A variable that no gradient updates.
+      bias = target.replace('params/', 'non_trainable/', 1)
+      yield weight_layouts.same(
+        f'{source}.{names.choice_bias}', f'{bias}/choice_bias', self.num_experts
+      )
+    if names.shared is not None:
+      yield from weight_layouts.gated_feed_forward(
+        f'{source}.{names.shared}',
+        f'{target}/shared_experts',
+        model_dims,
+        self.shared_hidden_dims,
+        has_bias=self.shared_has_bias,
+      )
     for projection, variable, outputs, inputs in (
       (names.gate, 'wi_gate_0', hidden_dims, model_dims),
       (names.up, 'wi_0', hidden_dims, model_dims),

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ class ModelFolder:
   config: Mapping[str, Any]
   model: families.Model
   # Weights by the names of their tensors.
-  layouts: Mapping[str, WeightLayout]
+  layouts: Mapping[str, Sequence[WeightLayout]]
   # Tensors that are copies of tied weights, and the tensors of those.
   copies: Mapping[str, str]
   # All tensors, in the order of the files.
@@ -52,8 +52,8 @@ class ModelFolder:
     entries = safetensors.read_folder(path)
     family, model = families.find_family(config), families.read_model(config)
     layouts = families.find_tensors(family, model, entries)
-    for name, layout in layouts.items():
-      layout.check_shape(entries[name].shape)
+    for name, parts in layouts.items():
+      parts[0].check_shape(entries[name].shape)
       if entries[name].dtype.name not in DTYPES:
         raise ValueError(
           f'{name} in {path} must have one of the dtypes {list(DTYPES)}, got'

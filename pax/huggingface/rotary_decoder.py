@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decoders with rotary positions, RMS norms and gated feed-forward layers.
 
-Llama, Mistral, Mixtral, Qwen and Gemma differ in the fields of `RotaryDecoder`
-only.
+Llama, Mistral, Mixtral, Qwen, Gemma and DeepSeek differ in the fields of
+`RotaryDecoder` only.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from pax.huggingface import weight_layouts
+from pax.huggingface.latent_attention import LatentAttention
 from pax.huggingface.mixture_of_experts import MixtureOfExperts
 from pax.huggingface.weight_layouts import WeightLayout
 from praxis import base_layer, pax_fiddle
@@ -82,6 +83,8 @@ class RotaryDecoder:
   has_offset_norms: bool = False
   # Whether the outputs of attention and feed-forward layers are normalized.
   has_output_norms: bool = False
+  # Attention to latents instead; None for none.
+  latent_attention: LatentAttention | None = None
   # The feed-forward layers that are mixtures of experts; None for no layer.
   experts: MixtureOfExperts | None = None
 
@@ -176,21 +179,12 @@ class RotaryDecoder:
     ]
 
   def _layer(self, rope: Mapping[str, Any]) -> LayerTpl:
-    attention = Config(
-      multi_query_attention.MultiQueryDotProductAttention,
-      num_kv_heads=self.num_kv_heads,
-      use_bias=self.has_qkv_bias,
-      use_output_bias=self.has_output_bias,
-      scale_query_by_dim_per_head=True,
+    attention = self._attention()
+    attention.set(
       query_scale=self.query_scale,
       atten_logit_cap=self.attention_logit_cap,
-      use_rotary_position_emb=True,
-      # Rotated keys suffice for decoding.
-      consolidate_rope_key_state=True,
       rotary_position_emb_tpl=rotary_embedding(rope),
     )
-    if self.has_head_norms:
-      attention.set(ln_tpl=self._norm(), ln_before_rotary=True)
     feed_forward = Config(
       transformers.TransformerFeedForward,
       has_bias=self.has_ffn_bias,
@@ -206,35 +200,44 @@ class RotaryDecoder:
       tr_fflayer_tpl=feed_forward,
     )
 
+  def _attention(self) -> LayerTpl:
+    if self.latent_attention is not None:
+      return self.latent_attention.layer(self._norm())
+    attention = Config(
+      multi_query_attention.MultiQueryDotProductAttention,
+      num_kv_heads=self.num_kv_heads,
+      use_bias=self.has_qkv_bias,
+      use_output_bias=self.has_output_bias,
+      scale_query_by_dim_per_head=True,
+      use_rotary_position_emb=True,
+      # Rotated keys suffice for decoding.
+      consolidate_rope_key_state=True,
+    )
+    if self.has_head_norms:
+      attention.set(ln_tpl=self._norm(), ln_before_rotary=True)
+    return attention
+
   def _layer_weights(self, index: int) -> Iterator[WeightLayout]:
     source = f'model.layers.{index}'
     target = f'params/lm/transformer/x_layers_{index}'
     yield from self._layer_norm_weights(source, target)
-    yield from self._attention_weights(
-      f'{source}.self_attn', f'{target}/self_attention'
-    )
+    attention = f'{source}.self_attn', f'{target}/self_attention'
+    if self.latent_attention is None:
+      yield from self._attention_weights(*attention)
+    else:
+      yield from self.latent_attention.weights(*attention, self.model_dims)
     if self.experts is not None and index in self.experts.layers:
       yield from self.experts.weights(
         source, f'{target}/ff_layer', self.model_dims
       )
       return
-    model, hidden = self.model_dims, self.hidden_dims
-    for projection, layer, outputs, inputs in (
-      ('gate_proj', 'ffn_layer1_gate', hidden, model),
-      ('up_proj', 'ffn_layer1', hidden, model),
-      ('down_proj', 'ffn_layer2', model, hidden),
-    ):
-      tensor, variable = (
-        f'{source}.mlp.{projection}',
-        f'{target}/ff_layer/{layer}',
-      )
-      yield weight_layouts.transposed(
-        f'{tensor}.weight', f'{variable}/linear/w', outputs, inputs
-      )
-      if self.has_ffn_bias:
-        yield weight_layouts.same(
-          f'{tensor}.bias', f'{variable}/bias/b', outputs
-        )
+    yield from weight_layouts.gated_feed_forward(
+      f'{source}.mlp',
+      f'{target}/ff_layer',
+      self.model_dims,
+      self.hidden_dims,
+      has_bias=self.has_ffn_bias,
+    )
 
   def _layer_norm_weights(
     self, source: str, target: str
@@ -382,6 +385,15 @@ def _yarn_attention_factor(
   names = ('mscale', 'mscale_all_dim')
   if not all(map(rope.get, names)):
     return None
-  growth = 0.1 * math.log(max(number('factor'), 1.0))
-  of_rotated, of_all = (1 + growth * number(name) for name in names)
+  of_rotated, of_all = (yarn_scale(rope, name) for name in names)
   return of_rotated / of_all
+
+
+def yarn_scale(rope: Mapping[str, Any], name: str) -> float:
+  """Returns 1 + 0.1 * rope[name] * log(factor), the scale of YaRN's paper.
+
+  Args:
+    rope: See `rotary_embedding`.
+    name: Of the setting, `mscale` or `mscale_all_dim`.
+  """
+  return 1 + 0.1 * rope[name] * math.log(max(rope['factor'], 1.0))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variables of a model by its tensors: one each, or stacks of several.
+"""Variables of a model by its tensors: one each, parts, or stacks of several.
 
-A StackedTransformerRepeated with a block of L layers has one variable for a
-weight of all its repetitions, with a leading axis: layer i of the model is
-layer i % L of repetition i // L. A mixture of experts has one variable for a
-weight of all its experts.
+A StackedTransformerRepeated with a prefix of P layers and a block of L layers
+has one variable for a weight of all its repetitions, with a leading axis: layer
+P + i of the model is layer i % L of repetition i // L. A mixture of experts has
+one variable for a weight of all its experts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,32 @@ Config = pax_fiddle.Config
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 
 _LAYER = re.compile(r'/x_layers_(\d+)/')
+_PREFIX_LAYER = re.compile(r'\bprefix_layers[./]x_layers_(\d+)[./]')
 _REPEATED_LAYER = re.compile(r'\brepeat[./]sub[./]x_layers_(\d+)[./]')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Repetition:
+  """The layers of a repeated stack."""
+
+  # Numbers of layers before the first block and in the block.
+  num_prefix_layers: int
+  block_size: int
+
+  def path(self, path: str) -> str:
+    """Returns the path of a variable in the stack.
+
+    Args:
+      path: Of the variable in a stack without repetition.
+    """
+
+    def replace(match: re.Match[str]) -> str:
+      index, first = int(match[1]), self.num_prefix_layers
+      if index < first:
+        return f'/prefix_layers/x_layers_{index}/'
+      return f'/repeat/sub/x_layers_{(index - first) % self.block_size}/'
+
+    return _LAYER.sub(replace, path)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,37 +114,42 @@ class Variable:
       parts[i] = part(position)[in_tensor]
     return parts.reshape(*positions.shape, *first_part.shape)
 
-  def to_tensors(self, value: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields names and views whose elements are in the order of the tensors."""
+  def unstack(
+    self, value: np.ndarray
+  ) -> Iterator[tuple[str, WeightLayout, np.ndarray]]:
+    """Yields the variable of each tensor, with the tensor's name and layout."""
     parts = value.reshape(-1, *self.layouts[0].variable_shape)
-    for name, layout, part in zip(
-      self.tensors, self.layouts, parts, strict=True
-    ):
-      yield name, layout.to_tensor_order(part)
+    yield from zip(self.tensors, self.layouts, parts, strict=True)
 
 
 def of_layouts(
-  layouts: Mapping[str, WeightLayout], block_size: int | None
+  layouts: Mapping[str, Sequence[WeightLayout]], repetition: Repetition | None
 ) -> list[Variable]:
   """Returns the variables of a model, in the order of its tensors.
 
   Args:
-    layouts: The layouts by the names of tensors; layers are in order.
-    block_size: Number of layers in the block of a repeated stack; None without
-      repetition.
+    layouts: Those of each tensor by its name; layers are in order.
+    repetition: Of the layers; None without.
   """
-  names: dict[str, list[str]] = {}
-  for name, layout in layouts.items():
-    names.setdefault(_path(layout.variable, block_size), []).append(name)
-  return [
-    Variable(
-      path=path,
-      tensors=tuple(tensors),
-      layouts=tuple(layouts[name] for name in tensors),
-      stack_shape=_stack_shape(path, [layouts[name] for name in tensors]),
+  stacks: dict[str, list[tuple[str, WeightLayout]]] = {}
+  for name, parts in layouts.items():
+    for layout in parts:
+      path = layout.variable
+      if repetition is not None:
+        path = repetition.path(path)
+      stacks.setdefault(path, []).append((name, layout))
+  variables = []
+  for path, stack in stacks.items():
+    tensors, of_tensors = zip(*stack, strict=True)
+    variables.append(
+      Variable(
+        path=path,
+        tensors=tensors,
+        layouts=of_tensors,
+        stack_shape=_stack_shape(path, of_tensors),
+      )
     )
-    for path, tensors in names.items()
-  ]
+  return variables
 
 
 def _stack_shape(path: str, layouts: Sequence[WeightLayout]) -> tuple[int, ...]:
@@ -133,8 +163,8 @@ def _stack_shape(path: str, layouts: Sequence[WeightLayout]) -> tuple[int, ...]:
   return shape
 
 
-def find_block_size(paths: Iterable[str]) -> int | None:
-  """Returns the number of layers in the block of a repeated stack.
+def find_repetition(paths: Iterable[str]) -> Repetition | None:
+  """Returns the layers of a repeated stack.
 
   Args:
     paths: Paths of variables or names of leaves, with slashes or dots.
@@ -142,17 +172,25 @@ def find_block_size(paths: Iterable[str]) -> int | None:
   Returns:
     None if the stack is not repeated.
   """
-  indices = [
-    int(match[1]) for path in paths if (match := _REPEATED_LAYER.search(path))
-  ]
-  return max(indices) + 1 if indices else None
+  paths = list(paths)
+  block_size = _num_layers(_REPEATED_LAYER, paths)
+  if not block_size:
+    return None
+  return Repetition(
+    num_prefix_layers=_num_layers(_PREFIX_LAYER, paths), block_size=block_size
+  )
 
 
-def block_size_of(model_p: LayerTpl) -> int:
-  """Returns the size of the smallest block that repeats in a decoder.
+def _num_layers(layer: re.Pattern[str], paths: Sequence[str]) -> int:
+  matches = filter(None, map(layer.search, paths))
+  return max((int(match[1]) + 1 for match in matches), default=0)
 
-  It is 1 unless layers differ in their attention windows, their templates or
-  their experts.
+
+def repetition_of(model_p: LayerTpl) -> Repetition:
+  """Returns the shortest prefix and the smallest block of a decoder.
+
+  There is no prefix, and the block is one layer, unless layers differ in their
+  attention windows, their templates or their experts.
 
   Args:
     model_p: A LanguageModel with a StackedTransformer.
@@ -169,10 +207,11 @@ def block_size_of(model_p: LayerTpl) -> int:
     )
   stack_p = lm_p.stacked_transformer_tpl
   num_layers = stack_p.num_layers
-  kinds = [_layer_kind(stack_p, i) for i in range(num_layers)]
-  for size in range(1, max(num_layers // 2, 1) + 1):
-    if num_layers % size == 0 and kinds == kinds[:size] * (num_layers // size):
-      return size
+  kinds = _indices([_layer_kind(stack_p, i) for i in range(num_layers)])
+  for first in range(num_layers):
+    size = _period(kinds[first:])
+    if size is not None and (first == 0 or first + size < num_layers):
+      return Repetition(num_prefix_layers=first, block_size=size)
   raise ValueError(
     'layers that are repeated must have the same attention windows, rotary'
     ' embeddings and numbers of experts, or a period of them, got windows'
@@ -180,6 +219,30 @@ def block_size_of(model_p: LayerTpl) -> int:
     f' {list(stack_p.moe_layers or ())} of {num_layers}; leave out'
     ' --repeated_layers, or set USE_REPEATED_LAYER=False'
   )
+
+
+def _indices(values: Sequence[Any]) -> list[int]:
+  """Returns for each value the index of the first that is equal to it.
+
+  Comparing Configs takes long.
+  """
+  firsts: list[int] = []
+  indices = []
+  for i, value in enumerate(values):
+    index = next((j for j in firsts if values[j] == value), i)
+    if index == i:
+      firsts.append(i)
+    indices.append(index)
+  return indices
+
+
+def _period(kinds: list[int]) -> int | None:
+  """Returns the smallest period, which divides the length; None for none."""
+  for size in range(1, max(len(kinds) // 2, 1) + 1):
+    times, rest = divmod(len(kinds), size)
+    if rest == 0 and kinds == kinds[:size] * times:
+      return size
+  return None
 
 
 def _layer_kind(stack_p: LayerTpl, index: int) -> tuple[Any, ...]:
@@ -194,35 +257,38 @@ def _layer_kind(stack_p: LayerTpl, index: int) -> tuple[Any, ...]:
 
 
 def repeat_layers(model_p: LayerTpl, **settings: Any) -> None:
-  """Replaces the stack of a decoder by a scan over its smallest block.
+  """Replaces the stack of a decoder by a prefix and a scan over its block.
 
   Args:
     model_p: A LanguageModel with a StackedTransformer.
     **settings: Fields of the StackedTransformerRepeated.
 
   Raises:
-    ValueError: See `block_size_of`.
+    ValueError: See `repetition_of`.
   """
-  size = block_size_of(model_p)
+  repetition = repetition_of(model_p)
+  first, size = repetition.num_prefix_layers, repetition.block_size
   stack_p = model_p.lm_tpl.stacked_transformer_tpl
   repeated_p = Config(
     transformers.StackedTransformerRepeated,
-    block=stack_p,
-    x_times=stack_p.num_layers // size,
+    block=_layers_of(stack_p, first, first + size),
+    x_times=(stack_p.num_layers - first) // size,
     **settings,
   )
-  stack_p.num_layers = size
-  for field in ('local_window_size', 'transformer_layer_params_tpl'):
-    if isinstance(of_layers := getattr(stack_p, field), list):
-      stack_p.set(**{field: of_layers[:size]})
-  stack_p.moe_layers = [i for i in stack_p.moe_layers or () if i < size]
+  if first:
+    repeated_p.prefix = _layers_of(stack_p, 0, first).set(
+      remat=True, checkpoint_policy=repeated_p.checkpoint_policy
+    )
   model_p.lm_tpl.stacked_transformer_tpl = repeated_p
 
 
-def _path(path: str, block_size: int | None) -> str:
-  """Returns the path in a repeated stack of a variable of a layer."""
-  if block_size is None:
-    return path
-  return _LAYER.sub(
-    lambda match: f'/repeat/sub/x_layers_{int(match[1]) % block_size}/', path
-  )
+def _layers_of(stack_p: LayerTpl, first: int, end: int) -> LayerTpl:
+  """Returns a stack with the layers from `first` to before `end`."""
+  part_p = stack_p.clone().set(num_layers=end - first)
+  for field in ('local_window_size', 'transformer_layer_params_tpl'):
+    if isinstance(of_layers := getattr(part_p, field), list):
+      part_p.set(**{field: of_layers[first:end]})
+  part_p.moe_layers = [
+    i - first for i in stack_p.moe_layers or () if first <= i < end
+  ]
+  return part_p

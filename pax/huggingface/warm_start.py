@@ -25,8 +25,8 @@ class FolderLeaves:
   """The weights of a folder as the leaves of a checkpoint."""
 
   folder: model_folder.ModelFolder
-  # Number of layers in the block of a repeated stack; None without repetition.
-  block_size: int | None = None
+  # Of the layers of the model; None without.
+  repetition: stacked_variables.Repetition | None = None
 
   @property
   def path(self) -> pathlib.Path:
@@ -39,7 +39,7 @@ class FolderLeaves:
     return {
       conversion.leaf_name(variable): variable
       for variable in stacked_variables.of_layouts(
-        self.folder.layouts, self.block_size
+        self.folder.layouts, self.repetition
       )
     }
 
@@ -113,7 +113,7 @@ def initialize(
   """
   leaves = FolderLeaves(
     model_folder.ModelFolder.open(directory),
-    stacked_variables.find_block_size(paths.flatten(state)),
+    stacked_variables.find_repetition(paths.flatten(state)),
   )
   source = init_from.SourceCheckpoint(
     directory=directory, step=0, leaves=leaves

@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Correspondence of one tensor of Hugging Face to one variable of Pax.
+"""Correspondence of tensors of Hugging Face to variables of Pax.
 
-A variable is the tensor with dimensions split and transposed, or a stack of the
-tensors of experts. Both directions are views: they copy no memory.
+A variable is the tensor with dimensions split and transposed, a part of it, or
+a stack of the tensors of experts.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 
 @dataclasses.dataclass(frozen=True)
 class WeightLayout:
-  """A tensor, its variable, and the permutation of their elements."""
+  """A tensor, its variable, and the order of their elements.
+
+  The variable of a whole tensor is a view of it: it copies no memory.
+  """
 
   # Name of the tensor.
   tensor: str
@@ -29,11 +33,24 @@ class WeightLayout:
   # Whether the tensor is that of one expert, and the variable a stack of those
   # of all experts.
   is_expert: bool = False
+  # Which elements of each split dimension the variable has; () for all. Other
+  # variables have the others.
+  part: tuple[slice, ...] = ()
+  # Shape of the variable where it merges dimensions; None where it does not.
+  merged_shape: tuple[int, ...] | None = None
 
   @property
   def variable_shape(self) -> tuple[int, ...]:
     """Shape of the variable, without the dimension of experts."""
-    return tuple(self.split_shape[axis] for axis in self.axes)
+    return self.merged_shape or self._ordered_shape()
+
+  def _ordered_shape(self) -> tuple[int, ...]:
+    part = self.part or (slice(None),) * len(self.split_shape)
+    sizes = [
+      len(range(size)[of_dimension])
+      for size, of_dimension in zip(self.split_shape, part, strict=True)
+    ]
+    return tuple(sizes[axis] for axis in self.axes)
 
   def check_shape(self, shape: tuple[int, ...]) -> None:
     """Checks the shape of the tensor in a file.
@@ -49,17 +66,75 @@ class WeightLayout:
       )
 
   def to_variable(self, tensor: np.ndarray) -> np.ndarray:
-    """Returns the variable, or its part of an expert, as a view of the tensor.
+    """Returns the variable, or its part of an expert.
 
     Raises:
       ValueError: The tensor has another shape.
     """
     self.check_shape(tensor.shape)
-    return tensor.reshape(self.split_shape).transpose(self.axes)
+    ordered = tensor.reshape(self.split_shape)[self.part].transpose(self.axes)
+    return ordered.reshape(self.variable_shape)
 
   def to_tensor_order(self, variable: np.ndarray) -> np.ndarray:
-    """Returns a view whose elements are in the order of the tensor."""
-    return variable.transpose(np.argsort(self.axes))
+    """Returns the elements in the order of the tensor, or of its part."""
+    ordered = variable.reshape(self._ordered_shape())
+    return ordered.transpose(np.argsort(self.axes))
+
+  def take(
+    self, *part: slice, merged_shape: tuple[int, ...] | None = None
+  ) -> WeightLayout:
+    """Returns the layout of a variable that has a part of the tensor.
+
+    Args:
+      *part: Elements of the first split dimensions.
+      merged_shape: See the fields.
+    """
+    missing = len(self.split_shape) - len(part)
+    return dataclasses.replace(
+      self, part=part + (slice(None),) * missing, merged_shape=merged_shape
+    )
+
+
+class PartialTensors:
+  """Tensors of which variables have parts, in memory until all are known."""
+
+  def __init__(self, layouts: Mapping[str, Sequence[WeightLayout]]) -> None:
+    """Creates no tensor yet.
+
+    Args:
+      layouts: Those of each tensor by its name.
+    """
+    self._missing = {name: len(parts) for name, parts in layouts.items()}
+    self._tensors: dict[str, np.ndarray] = {}
+
+  def add(
+    self, name: str, layout: WeightLayout, variable: np.ndarray
+  ) -> np.ndarray | None:
+    """Returns the tensor if its other parts are known, else None.
+
+    Args:
+      name: Name of the tensor.
+      layout: Of the variable.
+      variable: The variable.
+    """
+    ordered = layout.to_tensor_order(variable)
+    if not layout.part:
+      return ordered
+    if name not in self._tensors:
+      self._tensors[name] = np.empty(layout.tensor_shape, variable.dtype)
+    self._tensors[name].reshape(layout.split_shape)[layout.part] = ordered
+    self._missing[name] -= 1
+    return None if self._missing[name] else self._tensors.pop(name)
+
+
+def by_tensor(
+  layouts: Iterable[WeightLayout],
+) -> dict[str, list[WeightLayout]]:
+  """Returns the layouts by the names of their tensors, in order."""
+  groups: dict[str, list[WeightLayout]] = {}
+  for layout in layouts:
+    groups.setdefault(layout.tensor, []).append(layout)
+  return groups
 
 
 def same(tensor: str, variable: str, *shape: int) -> WeightLayout:
@@ -79,6 +154,37 @@ def transposed(
     inputs: Number of its columns.
   """
   return split(tensor, variable, (outputs, inputs), (outputs, inputs), (1, 0))
+
+
+def gated_feed_forward(
+  source: str,
+  target: str,
+  model_dims: int,
+  hidden_dims: int,
+  *,
+  has_bias: bool = False,
+) -> Iterator[WeightLayout]:
+  """Yields the layouts of the three projections of a TransformerFeedForward.
+
+  Args:
+    source: Name of the layer in the files, which has `gate_proj`, `up_proj` and
+      `down_proj`.
+    target: Path of the layer.
+    model_dims: Dimension of the model.
+    hidden_dims: Hidden dimension.
+    has_bias: Whether projections have biases.
+  """
+  for projection, name, outputs, inputs in (
+    ('gate_proj', 'ffn_layer1_gate', hidden_dims, model_dims),
+    ('up_proj', 'ffn_layer1', hidden_dims, model_dims),
+    ('down_proj', 'ffn_layer2', model_dims, hidden_dims),
+  ):
+    tensor, variable = f'{source}.{projection}', f'{target}/{name}'
+    yield transposed(
+      f'{tensor}.weight', f'{variable}/linear/w', outputs, inputs
+    )
+    if has_bias:
+      yield same(f'{tensor}.bias', f'{variable}/bias/b', outputs)
 
 
 def split(

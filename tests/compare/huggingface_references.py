@@ -27,6 +27,8 @@ _REFERENCES = (
   'qwen3',
   'qwen3_yarn',
   'qwen3_moe',
+  'deepseek_v2',
+  'deepseek_v3',
   'gemma',
   'gemma2',
   'gemma3',
@@ -72,6 +74,15 @@ _YARN_ROPE = {
   'beta_slow': 0.25,
   'original_max_position_embeddings': 16,
 }
+_LATENTS = dict(
+  num_key_value_heads=4,
+  kv_lora_rank=12,
+  qk_nope_head_dim=8,
+  qk_rope_head_dim=6,
+  v_head_dim=10,
+  moe_intermediate_size=20,
+  first_k_dense_replace=1,
+)
 # Model type and settings.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
   'llama2': ('llama', {}),
@@ -134,6 +145,58 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
       num_experts=5,
       num_experts_per_tok=1,
       norm_topk_prob=False,
+    ),
+  ),
+  'deepseek_v2': (
+    'deepseek_v2',
+    dict(
+      **_LATENTS,
+      q_lora_rank=None,
+      n_routed_experts=6,
+      num_experts_per_tok=2,
+      n_shared_experts=2,
+      topk_method='group_limited_greedy',
+      n_group=3,
+      topk_group=2,
+      routed_scaling_factor=2.0,
+    ),
+  ),
+  'deepseek_v2_greedy': (
+    'deepseek_v2',
+    dict(
+      **_LATENTS,
+      q_lora_rank=10,
+      n_routed_experts=5,
+      num_experts_per_tok=3,
+      attention_bias=True,
+      mlp_bias=True,
+    ),
+  ),
+  'deepseek_v3': (
+    'deepseek_v3',
+    dict(
+      **_LATENTS,
+      q_lora_rank=10,
+      n_routed_experts=8,
+      num_experts_per_tok=3,
+      n_group=4,
+      topk_group=2,
+      rope_parameters={**_YARN_ROPE, 'mscale': 0.7, 'mscale_all_dim': 1.3},
+      num_nextn_predict_layers=0,
+    ),
+  ),
+  'deepseek_v3_halves': (
+    'deepseek_v3',
+    dict(
+      **_LATENTS,
+      q_lora_rank=None,
+      n_routed_experts=8,
+      num_experts_per_tok=4,
+      n_group=1,
+      topk_group=1,
+      norm_topk_prob=False,
+      rope_interleave=False,
+      attention_bias=True,
     ),
   ),
   'gemma': ('gemma', dict(num_key_value_heads=1, head_dim=12)),

@@ -17,9 +17,11 @@ LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 def stacked_transformers(stack_tpl: LayerTpl) -> Iterator[LayerTpl]:
   """Yields the StackedTransformer Configs within a stack's Config.
 
-  A repeated stack contains one as `block`; a pipelined stack contains one, or a
-  repeated stack, as `pipeline_stage`.
+  A repeated stack contains one as `block`, and may have another one before it;
+  a pipelined stack contains one, or a repeated stack, as `pipeline_stage`.
   """
+  if has_field(stack_tpl, 'prefix') and stack_tpl.prefix is not None:
+    yield from stacked_transformers(stack_tpl.prefix)
   if has_field(stack_tpl, 'pipeline_stage'):
     stages = stack_tpl.pipeline_stage
   elif has_field(stack_tpl, 'block'):

@@ -27,6 +27,9 @@ class StackedTransformerRepeated(transformer_stack.TransformerStack):
 
   # The stack that is repeated.
   block: LayerTpl = pax_fiddle.template_field(stacked.StackedTransformer)
+  # A stack before the first repetition, which has its own weights; None for
+  # none.
+  prefix: LayerTpl | None = pax_fiddle.template_field(None)
   # Fields of repeats.Repeat.
   x_times: int = 0
   checkpoint_policy: AutodiffCheckpointType = (
@@ -63,6 +66,8 @@ class StackedTransformerRepeated(transformer_stack.TransformerStack):
     )
     repeat.weight_split_dims_mapping.sub = self.weight_split_dims_mapping.block
     self.create_child(self.repeat_layer_name, repeat)
+    if self.prefix is not None:
+      self.create_child('prefix_layers', self.prefix)
 
   @property
   def repeat_layer(self) -> repeats.Repeat:
@@ -76,16 +81,22 @@ class StackedTransformerRepeated(transformer_stack.TransformerStack):
 
     With return_intermediate_outputs those of all instead, [x_times, ...].
     """
+    if self.prefix is not None:
+      inputs = self.prefix_layers(inputs, *context)
     return self.repeat_layer(inputs, *context)
 
   def _run_step(
     self, inputs: Float[Array, 'B *L D'], context: transformer_stack.StepContext
   ) -> Any:
+    if self.prefix is not None:
+      inputs = self.prefix_layers.extend_step(inputs, **context._asdict())
     return self.repeat_layer.extend_step(inputs, **context._asdict())
 
   def _visit_decode_states(
     self, visit: Callable[[base_layer.BaseLayer], None]
   ) -> None:
+    if self.prefix is not None:
+      visit(self.prefix_layers)
     visit(self.repeat_layer)
 
 

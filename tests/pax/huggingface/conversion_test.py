@@ -29,6 +29,7 @@ from pax.huggingface import (
   safetensors,
   stacked_variables,
   warm_start,
+  weight_layouts,
 )
 from tests.pax.huggingface import reference_models
 
@@ -54,6 +55,7 @@ def _contents(folder: pathlib.Path) -> dict[str, bytes]:
     ('llama3', {'dtype': 'BF16', 'num_files': 3}),
     ('gemma2', {'dtype': 'F16'}),
     ('qwen3_moe', {'num_files': 4}),
+    ('deepseek_v3', {'num_files': 4}),
     ('gpt2', {}),
     ('t5', {'num_files': 2}),
   ],
@@ -75,22 +77,34 @@ def test_round_trip_gives_the_same_files(name, options, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-  'name, size, experts', [('gemma2', 2, 0), ('llama3', 1, 0), ('mixtral', 1, 4)]
+  'name, prefix, size, experts',
+  [
+    ('gemma2', 0, 2, 0),
+    ('llama3', 0, 1, 0),
+    ('mixtral', 0, 1, 4),
+    ('deepseek_v3', 1, 1, 8),
+  ],
 )
-def test_repeated_layers_are_stacked(name, size, experts, tmp_path, capsys):
+def test_repeated_layers_are_stacked(
+  name, prefix, size, experts, tmp_path, capsys
+):
   source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
   reference_models.write_byte_model(source, name, num_layers=4)
   _convert(capsys, 'hf-to-pax', source, job, '--repeated_layers')
   path = reading.find_checkpoint(job)[1]
-  stack = 'mdl_vars.params.lm.transformer.repeat.sub'
+  stack = 'mdl_vars.params.lm.transformer'
   shapes = {
-    leaf: shape
+    leaf.removeprefix(f'{stack}.'): shape
     for leaf, (shape, _) in CheckpointReader(path).shapes.items()
     if leaf.startswith(stack)
   }
-  names = {leaf.removeprefix(f'{stack}.').split('.')[0] for leaf in shapes}
-  assert names == {f'x_layers_{i}' for i in range(size)}
-  assert {shape[0] for shape in shapes.values()} == {4 // size}
+  names = {'.'.join(re.split(r'\.x_layers_(\d+)\.', x)[:2]) for x in shapes}
+  assert names == {
+    *(f'prefix_layers.{i}' for i in range(prefix)),
+    *(f'repeat.sub.{i}' for i in range(size)),
+  }
+  shapes = {k: v for k, v in shapes.items() if k.startswith('repeat')}
+  assert {shape[0] for shape in shapes.values()} == {(4 - prefix) // size}
   stacks = [shape for leaf, shape in shapes.items() if leaf.endswith('.wo_0')]
   assert [shape[1] for shape in stacks] == [experts] * bool(experts)
   _convert(capsys, 'pax-to-hf', job, output)
@@ -103,7 +117,9 @@ def _block_of_repeated_layers(name, **settings):
   stacked_variables.repeat_layers(model_p)
   repeated_p = model_p.lm_tpl.stacked_transformer_tpl
   block_p = repeated_p.block
-  assert repeated_p.x_times * block_p.num_layers == config['num_hidden_layers']
+  num_prefix_layers = repeated_p.prefix.num_layers if repeated_p.prefix else 0
+  num_repeated = repeated_p.x_times * block_p.num_layers
+  assert num_prefix_layers + num_repeated == config['num_hidden_layers']
   return block_p
 
 
@@ -124,9 +140,18 @@ def test_blocks_have_the_period_of_layers():
     'qwen3_moe', **qwen, decoder_sparse_step=2
   )
   assert block_p.num_layers == 2 and block_p.moe_layers == [1]
-  with pytest.raises(ValueError, match=r'experts in the layers \[1, 2, 3\]'):
+  # A prefix takes what does not fit the period.
+  block_p = _block_of_repeated_layers(
+    'gemma3', num_hidden_layers=26, layer_types=None
+  )
+  assert block_p.local_window_size == [(3, 0)] * 3 + [None] + [(3, 0)] * 2
+  block_p = _block_of_repeated_layers(
+    'qwen3_moe', num_hidden_layers=4, mlp_only_layers=[0]
+  )
+  assert block_p.moe_layers == [0] and block_p.num_layers == 1
+  with pytest.raises(ValueError, match=r'experts in the layers \[0, 1\] of 3'):
     _block_of_repeated_layers(
-      'qwen3_moe', num_hidden_layers=4, mlp_only_layers=[0]
+      'qwen3_moe', num_hidden_layers=3, mlp_only_layers=[2]
     )
 
 
@@ -142,7 +167,7 @@ def test_layers_without_a_period_are_not_repeated(tmp_path, capsys):
   }
   config.pop('layer_types', None)
   with pytest.raises(ValueError, match='a period of them'):
-    stacked_variables.block_size_of(families.read_model(config).model())
+    stacked_variables.repetition_of(families.read_model(config).model())
 
 
 def test_files_have_at_most_the_given_size(tmp_path, capsys):
@@ -483,7 +508,7 @@ def _write_job(job, config, name, dtype):
   leaves = {
     conversion.leaf_name(variable): np.zeros(variable.shape, dtype)
     for variable in stacked_variables.of_layouts(
-      {x.tensor: x for x in families.read_model(config).weights()}, None
+      weight_layouts.by_tensor(families.read_model(config).weights()), None
     )
   }
   path = job / 'checkpoints' / 'checkpoint_00000000'

@@ -106,18 +106,23 @@ def first_loss(job: pathlib.Path) -> float:
 
 
 def check_repeated_layers(
-  exp: str, tmp_path: pathlib.Path, words: Sequence[str], capfd: Any
+  exp: str,
+  reference: str,
+  tmp_path: pathlib.Path,
+  words: Sequence[str],
+  capfd: Any,
 ) -> None:
   """Checks one step with and without USE_REPEATED_LAYER, and its export.
 
   Args:
     exp: Name of the experiment.
+    reference: Name of its reference.
     tmp_path: An empty folder.
     words: Flags of both runs.
     capfd: The fixture.
   """
   source = reference_models.write_byte_model(
-    tmp_path / 'source', exp.lower(), num_layers=4
+    tmp_path / 'source', reference, num_layers=4
   )
   # Without a learning rate the weights stay equal, and so do the files.
   words = [

@@ -13,6 +13,7 @@ from __future__ import annotations
 from pax import experiment_registry
 from pax.huggingface import families
 from pax.tasks.lm.params import fine_tuning
+from praxis.layers.transformer_models import stack_configs
 
 
 @experiment_registry.register
@@ -167,6 +168,101 @@ class Qwen3Moe(fine_tuning.HuggingFaceLm):
     'bos_token_id': 151643,
     'eos_token_id': 151645,
   }
+
+
+@experiment_registry.register
+class DeepSeekV2(fine_tuning.HuggingFaceLm):
+  """DeepSeek-V2-Lite, 16B with 2.4B for a token."""
+
+  USE_REPEATED_LAYER = True
+  CONFIG = {
+    'model_type': 'deepseek_v2',
+    'vocab_size': 102400,
+    'hidden_size': 2048,
+    'intermediate_size': 10944,
+    'moe_intermediate_size': 1408,
+    'num_hidden_layers': 27,
+    'first_k_dense_replace': 1,
+    'num_attention_heads': 16,
+    'q_lora_rank': None,
+    'kv_lora_rank': 512,
+    'qk_nope_head_dim': 128,
+    'qk_rope_head_dim': 64,
+    'v_head_dim': 128,
+    'n_routed_experts': 64,
+    'num_experts_per_tok': 6,
+    'n_shared_experts': 2,
+    'topk_method': 'greedy',
+    'routed_scaling_factor': 1.0,
+    'aux_loss_alpha': 0.001,
+    'rms_norm_eps': 1e-6,
+    'rope_theta': 10000.0,
+    'rope_scaling': {
+      'type': 'yarn',
+      'factor': 40.0,
+      'beta_fast': 32,
+      'beta_slow': 1,
+      'mscale': 0.707,
+      'mscale_all_dim': 0.707,
+      'original_max_position_embeddings': 4096,
+    },
+    'bos_token_id': 100000,
+    'eos_token_id': 100001,
+  }
+
+
+@experiment_registry.register
+class DeepSeekV3(fine_tuning.HuggingFaceLm):
+  """DeepSeek-V3, 671B with 37B for a token."""
+
+  USE_REPEATED_LAYER = True
+  # A training step adds it to the biases of experts with fewer tokens than the
+  # mean, and subtracts it from others.
+  CHOICE_BIAS_UPDATE_RATE = 0.001
+  CONFIG = {
+    'model_type': 'deepseek_v3',
+    'vocab_size': 129280,
+    'hidden_size': 7168,
+    'intermediate_size': 18432,
+    'moe_intermediate_size': 2048,
+    'num_hidden_layers': 61,
+    'first_k_dense_replace': 3,
+    'num_attention_heads': 128,
+    'q_lora_rank': 1536,
+    'kv_lora_rank': 512,
+    'qk_nope_head_dim': 128,
+    'qk_rope_head_dim': 64,
+    'v_head_dim': 128,
+    'n_routed_experts': 256,
+    'num_experts_per_tok': 8,
+    'n_shared_experts': 1,
+    'n_group': 8,
+    'topk_group': 4,
+    'norm_topk_prob': True,
+    'routed_scaling_factor': 2.5,
+    'aux_loss_alpha': 0.0001,
+    'rms_norm_eps': 1e-6,
+    'rope_theta': 10000.0,
+    'rope_scaling': {
+      'type': 'yarn',
+      'factor': 40.0,
+      'beta_fast': 32,
+      'beta_slow': 1,
+      'mscale': 1.0,
+      'mscale_all_dim': 1.0,
+      'original_max_position_embeddings': 4096,
+    },
+    'bos_token_id': 0,
+    'eos_token_id': 1,
+  }
+
+  def task(self) -> fine_tuning.TaskConfig:
+    task_p = super().task()
+    stack_p = task_p.model.lm_tpl.stacked_transformer_tpl
+    for stacked_p in stack_configs.stacked_transformers(stack_p):
+      rate = self.CHOICE_BIAS_UPDATE_RATE
+      stacked_p.moe_layer_tpl.choice_bias_update_rate = rate
+    return task_p
 
 
 @experiment_registry.register

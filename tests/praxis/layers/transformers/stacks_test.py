@@ -169,6 +169,28 @@ def test_stacked_weights_are_the_same_function(
   _assert_close(weights, stacked(want_weights))
 
 
+def test_layers_before_the_repeated_ones_have_their_own_weights(
+  unrolled, wanted
+):
+  _, variables = unrolled
+  want, (want_weights, want_input) = wanted
+
+  def split(tree):
+    first, *others = (tree[f'x_layers_{i}'] for i in range(_L))
+    stack = jax.tree.map(lambda *xs: jnp.stack(xs), *others)
+    repeat = {'sub': {'x_layers_0': stack}}
+    return {'prefix_layers': {'x_layers_0': first}, 'repeat': repeat}
+
+  config = _repeated(prefix=_stack(1, remat=True)).set(x_times=_L - 1)
+  layer = config.set(name='other').Instantiate()
+  got, (weights, inputs) = _value_and_gradient(
+    layer, split(variables['params'])
+  )
+  np.testing.assert_allclose(got, want, rtol=1e-5)
+  _assert_close(inputs, want_input)
+  _assert_close(weights, split(want_weights))
+
+
 def test_declared_shapes_and_splits_of_stacked_weights():
   config = _repeated(repeat_optimizer_dims_mapping=[-1], name='layer')
   config.weight_split_dims_mapping.block = ['data']
@@ -281,6 +303,7 @@ _DECODERS = {
   'separate_caches': _repeated().set(x_times=2),
   'scanned': _repeated(unroll_in_decode=False).set(x_times=2),
   'nested': _repeated(nd_prefix_shape=[2, 2]),
+  'prefix': _repeated(prefix=_stack(1)).set(x_times=2),
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
+import math
 
 import numpy as np
 import pytest
@@ -27,6 +28,8 @@ _FAMILIES = {
   'Qwen2': 'qwen2',
   'Qwen3': 'qwen3',
   'Qwen3Moe': 'qwen3_moe',
+  'DeepSeekV2': 'deepseek_v2',
+  'DeepSeekV3': 'deepseek_v3',
   'Gemma': 'gemma',
   'Gemma2': 'gemma2',
   'Gemma3': 'gemma3_text',
@@ -36,6 +39,10 @@ _FAMILIES = {
 }
 
 
+def _weights(config):
+  return families.read_model(config).weights()
+
+
 @pytest.mark.parametrize('name', _FAMILIES)
 def test_experiments_have_published_sizes(name):
   experiment = experiment_registry.get(f'tasks.lm.params.huggingface.{name}')
@@ -43,10 +50,8 @@ def test_experiments_have_published_sizes(name):
   assert config['model_type'] == _FAMILIES[name]
   assert config['eos_token_id'] < config['vocab_size']
   experiment().validate()
-  model = families.read_model(config)
-  num_parameters = sum(
-    np.prod(weight.tensor_shape, dtype=np.int64) for weight in model.weights()
-  )
+  shapes = {x.tensor: x.tensor_shape for x in _weights(config)}
+  num_parameters = sum(map(math.prod, shapes.values()))
   # As their docstrings name them, in millions.
   published = {
     'Llama2': 6738,
@@ -56,6 +61,8 @@ def test_experiments_have_published_sizes(name):
     'Qwen2': 494,
     'Qwen3': 596,
     'Qwen3Moe': 30532,
+    'DeepSeekV2': 15706,
+    'DeepSeekV3': 671026,
     'Gemma': 2506,
     'Gemma2': 2614,
     'Gemma3': 999,
@@ -90,10 +97,12 @@ def test_trains_from_imported_weights_and_exports(tmp_path, capfd):
 def test_repeated_layers_have_the_loss_of_the_model_and_export_it(
   tmp_path, capfd
 ):
-  # Layers and experts are axes of one variable.
+  # Layers and experts are axes of one variable; the first layer has its own.
   words = ['--set=USE_EXPERT_PARALLEL=True', '--set=ICI_MESH_SHAPE=[1,1,2,2]']
-  words += ['--set=BATCH_SIZE=4']
-  job_runs.check_repeated_layers('Mixtral', tmp_path, words, capfd)
+  words += ['--set=BATCH_SIZE=4', '--set=CHOICE_BIAS_UPDATE_RATE=0.0']
+  job_runs.check_repeated_layers(
+    'DeepSeekV3', 'deepseek_v3', tmp_path, words, capfd
+  )
 
 
 @pytest.mark.parametrize('mode', ['decode_once', 'infer'])
@@ -208,10 +217,7 @@ def test_another_family_or_size_is_refused(tmp_path, capfd):
   other = tmp_path / 'other'
   config = json.loads((source / 'config.json').read_text())
   config['num_hidden_layers'] = 1
-  shapes = {
-    weight.tensor: weight.tensor_shape
-    for weight in families.read_model(config).weights()
-  }
+  shapes = {weight.tensor: weight.tensor_shape for weight in _weights(config)}
   reference_models.write(other, config, shapes)
   (other / 'tokenizer.json').unlink()
   code = job_runs.run(
