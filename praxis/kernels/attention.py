@@ -2,8 +2,8 @@
 """Softmax attention of a sequence to itself, without its logits in memory.
 
 On CPUs it is the C++ kernel csrc/kernels/attention.h, on NVIDIA GPUs a Triton
-kernel for bfloat16 and float16; the jnp reference elsewhere, for derivatives
-of gradients, and on CPUs for an extra logit.
+kernel for bfloat16 and float16; the jnp reference elsewhere, and for
+derivatives of gradients.
 
 References: FlashAttention-2, arXiv:2307.08691.
 """
@@ -31,6 +31,9 @@ GRADIENT = 'pax_attention_gradient'
 # Name of the saved results (jax.ad_checkpoint.checkpoint_name).
 RESIDUALS = 'context'
 
+# Queries, keys, values and segment ids.
+_Operands = tuple[Array, Array, Array, Array]
+
 # As in csrc/kernels/attention.cc.
 _QUERIES = 64
 _BLOCK = 32
@@ -48,11 +51,12 @@ def attention(
   value: Float[Array, 'B S K H'],
   segment_ids: Int[Array, 'B T'],
   spec: Spec,
+  sinks: Float[Array, ' N'] | None = None,
 ) -> Float[Array, 'B T N H']:
   """Returns the values averaged with softmax(query key) of visible keys.
 
-  Differentiable in reverse mode in query, key and value, in memory linear in
-  the length. Derivatives of gradients are of the jnp reference. The batch may
+  Differentiable in reverse mode in all floats, in memory linear in the length.
+  Derivatives of gradients are of the jnp reference. The batch may
   be sharded.
 
   Args:
@@ -61,6 +65,7 @@ def attention(
     value: likewise.
     segment_ids: positions of other segments are not visible.
     spec: the visible keys and the logits.
+    sinks: a further logit of each head, which is only in the denominator.
 
   Raises:
     ValueError: shapes or dtypes do not match.
@@ -89,33 +94,51 @@ def attention(
       f'query, key and value must all be {names}, got {query.dtype}, '
       f'{key.dtype} and {value.dtype}; cast them'
     )
-  return _attend(spec, query, key, value, segment_ids.astype(jnp.int32))
+  if sinks is not None:
+    sinks = sinks.astype(jnp.float32)
+  operands = (query, key, value, segment_ids.astype(jnp.int32))
+  return _attend(spec, operands, sinks)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(
-  spec: Spec, query: Array, key: Array, value: Array, segment_ids: Array
-) -> Array:
-  return _forward(spec, query, key, value, segment_ids)[0]
+def _attend(spec: Spec, operands: _Operands, sinks: Array | None) -> Array:
+  return _attend_fwd(spec, operands, sinks)[0]
 
 
 def _attend_fwd(
-  spec: Spec, query: Array, key: Array, value: Array, segment_ids: Array
-) -> tuple[Array, tuple[Array, ...]]:
-  operands = (query, key, value, segment_ids)
+  spec: Spec, operands: _Operands, sinks: Array | None
+) -> tuple[Array, tuple[Any, ...]]:
   results = _forward(spec, *operands)
+  if sinks is not None:
+    results = _add_sinks(*results, sinks)
   out, logsumexp = (checkpoint_name(x, RESIDUALS) for x in results)
-  return out, (*operands, out, logsumexp)
+  return out, (operands, sinks, out, logsumexp)
+
+
+def _add_sinks(
+  out: Float[Array, 'B T N H'],
+  logsumexp: Float[Array, 'B N T'],
+  sinks: Float[Array, ' N'],
+) -> tuple[Float[Array, 'B T N H'], Float[Array, 'B N T']]:
+  """Returns the results with the sinks in the denominators."""
+  total = jnp.logaddexp(logsumexp, sinks[:, jnp.newaxis])
+  share = jnp.swapaxes(jnp.exp(logsumexp - total), 1, 2)[..., jnp.newaxis]
+  return (out * share).astype(out.dtype), total
 
 
 def _attend_bwd(
-  spec: Spec, residuals: tuple[Array, ...], dout: Array
-) -> tuple[Array | None, ...]:
-  *operands, out, logsumexp = residuals
+  spec: Spec, residuals: tuple[Any, ...], dout: Array
+) -> tuple[tuple[Array | None, ...], Array | None]:
+  operands, sinks, out, logsumexp = residuals
   delta = jnp.einsum(
     'BTNH,BTNH->BNT', dout, out, preferred_element_type=jnp.float32
   )
-  return (*_gradient(spec, *operands, dout, logsumexp, delta), None)
+  gradients = _gradient(spec, *operands, dout, logsumexp, delta)
+  dsinks = None
+  if sinks is not None:
+    probs = jnp.exp(sinks[:, jnp.newaxis] - logsumexp)
+    dsinks = -jnp.einsum('BNT,BNT->N', probs, delta)
+  return (*gradients, None), dsinks
 
 
 _attend.defvjp(_attend_fwd, _attend_bwd)
@@ -131,7 +154,7 @@ def _forward(spec: Spec, *operands: Array) -> tuple[Array, Array]:
 @_forward.defjvp
 def _forward_jvp(spec: Spec, primals: Any, tangents: Any) -> tuple[Any, Any]:
   run = functools.partial(reference.forward, spec=spec)
-  return _jvp_of_floats(run, primals, tangents, 3)
+  return _jvp_of_floats(run, primals, tangents)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -143,35 +166,26 @@ def _gradient(spec: Spec, *operands: Array) -> tuple[Array, Array, Array]:
     *operands: query, key, value, segment_ids, dout, logsumexp and delta.
   """
   kinds = ('ntqh ntkh ntkh nt ntqh nqt nqt', 'ntqh ntkh ntkh')
-  kernels = (_native_gradient, triton.gradient, _reference_gradient)
+  kernels = (_native_gradient, triton.gradient, reference.gradient)
   return _sharded(kernels, spec, kinds, _has_triton(operands))(*operands)
 
 
 @_gradient.defjvp
 def _gradient_jvp(spec: Spec, primals: Any, tangents: Any) -> tuple[Any, Any]:
-  """Differentiates the reference, whose statistics depend on its operands."""
-
-  def run(
-    query: Array, key: Array, value: Array, dout: Array, segment_ids: Array
-  ) -> tuple[Array, Array, Array]:
-    return reference.gradient(query, key, value, segment_ids, dout, spec)
-
-  def floats_first(args: Any) -> Any:
-    return (*args[:3], args[4], args[3])
-
-  return _jvp_of_floats(run, floats_first(primals), floats_first(tangents), 4)
+  run = functools.partial(reference.gradient, spec=spec)
+  return _jvp_of_floats(run, primals, tangents)
 
 
 def _jvp_of_floats(
-  run: Callable[..., Any], primals: Any, tangents: Any, num_floats: int
+  run: Callable[..., Any], primals: Any, tangents: Any
 ) -> tuple[Any, Any]:
-  """Returns the results and tangents of the first arguments."""
-  constants = primals[num_floats:]
-  return jax.jvp(
-    lambda *args: run(*args, *constants),
-    primals[:num_floats],
-    tangents[:num_floats],
-  )
+  """Returns the results and tangents of `run`, whose segment ids have none."""
+
+  def of_floats(*floats: Array) -> Any:
+    return run(*floats[:3], primals[3], *floats[3:])
+
+  floats, tangents = ((*x[:3], *x[4:]) for x in (primals, tangents))
+  return jax.jvp(of_floats, floats, tangents)
 
 
 def _has_triton(operands: tuple[Array, ...]) -> bool:
@@ -197,7 +211,7 @@ def _sharded(
   """
   cpu, cuda, default = (functools.partial(f, spec=spec) for f in kernels)
   choices = dict(default=default)
-  if has_kernel() and spec.extra_logit is None:
+  if has_kernel():
     choices['cpu'] = cpu
   if has_triton:
     choices['cuda'] = cuda
@@ -206,13 +220,6 @@ def _sharded(
     return jax.lax.platform_dependent(*operands, **choices)
 
   return token_sharding.shard_over_tokens(local, *kinds)
-
-
-def _reference_gradient(
-  *operands: Array, spec: Spec
-) -> tuple[Array, Array, Array]:
-  query, key, value, segment_ids, dout = operands[:5]
-  return reference.gradient(query, key, value, segment_ids, dout, spec)
 
 
 def _native_forward(*operands: Array, spec: Spec) -> tuple[Array, Array]:

@@ -25,8 +25,6 @@ class Spec:
   after: int | None = 0
   # c of the soft cap c * tanh(logits / c); 0: no cap.
   soft_cap: float = 0.0
-  # A logit that is only in the denominator.
-  extra_logit: float | None = None
 
   def __post_init__(self) -> None:
     for name in ('before', 'after'):
@@ -41,10 +39,6 @@ class Spec:
       raise ValueError(
         f'soft_cap must be at least 0 and finite, got {self.soft_cap}'
       )
-    if self.extra_logit is not None and not math.isfinite(self.extra_logit):
-      raise ValueError(
-        f'extra_logit must be finite or None, got {self.extra_logit}'
-      )
 
 
 def forward(
@@ -54,25 +48,14 @@ def forward(
   segment_ids: Int[Array, 'B T'],
   spec: Spec,
 ) -> tuple[Float[Array, 'B T N H'], Float[Array, 'B N T']]:
-  """Returns the attended values and the logsumexp of the logits, in float32.
-
-  The extra logit is one of them.
-  """
-  batch, length, num_heads, dims = query.shape
-  num_groups = num_heads // key.shape[2]
-  grouped = query.reshape(batch, length, key.shape[2], num_groups, dims)
-  logits = jnp.einsum(
-    'BTKGH,BSKH->BKGTS', grouped, key, preferred_element_type=jnp.float32
-  )
-  if spec.soft_cap > 0:
-    logits = spec.soft_cap * jnp.tanh(logits / spec.soft_cap)
+  """Returns the attended values and the logsumexp of the logits, in float32."""
+  logits, _ = _logits_and_slope(query, key, spec)
   visible = is_visible(segment_ids, spec)[:, None, None]
   logits = jnp.where(visible, logits, -jnp.inf)
   logsumexp = jax.nn.logsumexp(logits, axis=-1)
-  if spec.extra_logit is not None:
-    logsumexp = jnp.logaddexp(logsumexp, spec.extra_logit)
   probs = jnp.exp(logits - logsumexp[..., None])
   out = jnp.einsum('BKGTS,BSKH->BTKGH', probs, value.astype(jnp.float32))
+  batch, length, num_heads, _ = query.shape
   return (
     out.reshape(query.shape).astype(query.dtype),
     logsumexp.reshape(batch, num_heads, length),
@@ -80,19 +63,63 @@ def forward(
 
 
 def gradient(
-  query: Float[Array, 'B T N H'],
-  key: Float[Array, 'B T K H'],
-  value: Float[Array, 'B T K H'],
-  segment_ids: Int[Array, 'B T'],
-  dout: Float[Array, 'B T N H'],
-  spec: Spec,
-) -> tuple[Array, Array, Array]:
-  """Returns the gradients of queries, keys and values."""
+  *operands: Array, spec: Spec
+) -> tuple[Float[Array, 'B T N H'], Float[Array, 'B T K H'], Array]:
+  """Returns the gradients of queries, keys and values.
 
-  def out(query: Array, key: Array, value: Array) -> Array:
-    return forward(query, key, value, segment_ids, spec)[0]
+  Args:
+    *operands: query, key, value and segment_ids, as of `forward`; the gradient
+      of the attended values; the logsumexp, which may be that of further
+      logits without values; the sums of that gradient times the attended values
+      over the head dimension.
+    spec: the visible keys and the logits.
+  """
+  query, key, value, segment_ids, dout, logsumexp, delta = operands
+  query_heads = _grouped_shape(query, key)
+  grouped_query, grouped_dout = (
+    x.astype(jnp.float32).reshape(query_heads) for x in (query, dout)
+  )
+  logits, slope = _logits_and_slope(query, key, spec)
+  visible = is_visible(segment_ids, spec)[:, None, None]
+  logsumexp, delta = (
+    x.reshape(*logits.shape[:4], 1) for x in (logsumexp, delta)
+  )
+  probs = jnp.exp(jnp.where(visible, logits, -jnp.inf) - logsumexp)
+  dprobs = jnp.einsum('BTKGH,BSKH->BKGTS', grouped_dout, value)
+  dlogits = probs * (dprobs - delta) * slope
+  dquery = jnp.einsum('BKGTS,BSKH->BTKGH', dlogits, key)
+  dkey = jnp.einsum('BKGTS,BTKGH->BSKH', dlogits, grouped_query)
+  dvalue = jnp.einsum('BKGTS,BTKGH->BSKH', probs, grouped_dout)
+  return (
+    dquery.reshape(query.shape).astype(query.dtype),
+    dkey.astype(key.dtype),
+    dvalue.astype(value.dtype),
+  )
 
-  return jax.vjp(out, query, key, value)[1](dout)
+
+def _grouped_shape(
+  query: Float[Array, 'B T N H'], key: Float[Array, 'B T K H']
+) -> tuple[int, ...]:
+  """Returns the shape [B, T, K, G, H] of the queries."""
+  batch, length, num_heads, dims = query.shape
+  num_groups = num_heads // key.shape[2]
+  return batch, length, key.shape[2], num_groups, dims
+
+
+def _logits_and_slope(
+  query: Float[Array, 'B T N H'], key: Float[Array, 'B T K H'], spec: Spec
+) -> tuple[Float[Array, 'B K G T S'], Float[Array, 'B K G T S'] | float]:
+  """Returns the logits of all pairs, and their derivative by the products."""
+  products = jnp.einsum(
+    'BTKGH,BSKH->BKGTS',
+    query.reshape(_grouped_shape(query, key)),
+    key,
+    preferred_element_type=jnp.float32,
+  )
+  if spec.soft_cap == 0:
+    return products, 1.0
+  logits = spec.soft_cap * jnp.tanh(products / spec.soft_cap)
+  return logits, 1.0 - jnp.square(logits / spec.soft_cap)
 
 
 def is_visible(

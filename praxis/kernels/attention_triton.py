@@ -261,13 +261,10 @@ def _forward_kernel(
     values = values * decay[:, None] + _product(probs.astype(v.dtype), v)
     return values, new_largest, total * decay + jnp.sum(probs, axis=1)
 
-  first_logit, first_total = _HIDDEN, 0.0
-  if spec.extra_logit is not None:
-    first_logit, first_total = spec.extra_logit, 1.0
   initial = (
     jnp.zeros((num_rows, dims), jnp.float32),
-    jnp.full((num_rows,), first_logit, jnp.float32),
-    jnp.full((num_rows,), first_total, jnp.float32),
+    jnp.full((num_rows,), _HIDDEN, jnp.float32),
+    jnp.zeros((num_rows,), jnp.float32),
   )
   values, largest, total = _loop(segments.ranges, step, initial)
   out[...] = (values / total[:, None]).astype(out.dtype)

@@ -73,6 +73,11 @@ class GpuCudnnFusedDotProductAttention(
         'attention_extra_logit must be None for a fused kernel, got '
         f'{self.attention_extra_logit}; use DotProductAttention'
       )
+    if self.use_attention_sinks:
+      raise ValueError(
+        'use_attention_sinks must be False for a fused kernel, got True; use '
+        'DotProductAttention'
+      )
     if getattr(self.ngrammer_tpl, 'ngram_using_attention_scores', False):
       raise ValueError(
         'ngram_using_attention_scores must be False for a fused kernel, got '

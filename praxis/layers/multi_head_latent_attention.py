@@ -303,6 +303,7 @@ class MultiHeadLatentAttention(attentions.DotProductAttention):
 
   def _check_fields(self) -> None:
     self._check_implementation()
+    self._check_extra_logit()
     for name in (
       *('num_heads', 'kv_lora_rank', 'qk_nope_head_dim', 'qk_rope_head_dim'),
       'v_head_dim',

@@ -41,6 +41,7 @@ _MESH = {
 # Layers in no text: bases and parts of others, and the layers of tests.
 _WITHOUT = """
 activations.BaseActivation
+attentions.head_logits.HeadLogits
 attentions.head_projections.HeadProjections
 attentions.kernel_choice.KernelAttention
 attentions.kv_cache.CachedAttention

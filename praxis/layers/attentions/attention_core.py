@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,11 @@ KeyHeads = Float[Array, 'B S *K H']
 Mask = Float[Array, '#B #N #T S']
 Bias = Float[Array, '#B N T S']
 Index = Int[Array, ''] | int
+
+# A logit that is only in the softmax's denominator; of each head if an array.
+ExtraLogit = float | Float[Array, ' N'] | None
+# The same as a number, or as an array that broadcasts to the logits.
+ExtraLogitOfRows = float | Float[Array, '...'] | None
 
 INPUT_NAMES = ('query', 'key', 'value')
 
@@ -83,8 +88,9 @@ class LogitTransform:
   scale: float = 1.0
   # Soft cap: logits become cap * tanh(logits / cap); 0 or None disables it.
   cap: float | None = 0.0
-  # A constant logit in the softmax's denominator that attends to no value.
-  extra_logit: float | None = None
+  # A logit in the softmax's denominator that attends to no value: of all heads,
+  # or one for each.
+  extra_logit: ExtraLogit = None
 
 
 def dot_product_logits(
@@ -155,9 +161,16 @@ def attention_probs(
   return masked_softmax(
     logits,
     mask,
-    extra_logit=transform.extra_logit,
+    extra_logit=extra_logit_of_rows(transform.extra_logit),
     zero_fully_masked=zero_fully_masked,
   )
+
+
+def extra_logit_of_rows(extra_logit: ExtraLogit) -> ExtraLogitOfRows:
+  """Returns an extra logit that broadcasts to logits [B, N, T, S]."""
+  if isinstance(extra_logit, jax.Array):
+    return extra_logit[:, jnp.newaxis, jnp.newaxis]
+  return extra_logit
 
 
 def scale_logits(
@@ -209,7 +222,7 @@ def masked_softmax(
   logits: Float[Array, '*B S'],
   mask: Float[Array, '*#B #S'],
   *,
-  extra_logit: float | None = None,
+  extra_logit: ExtraLogitOfRows = None,
   zero_fully_masked: bool = False,
 ) -> Float[Array, '*B S']:
   """Returns float32 probabilities over the visible positions.
@@ -228,9 +241,8 @@ def masked_softmax(
   return probs
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def softmax(
-  logits: Float[Array, '*B S'], extra_logit: float | None = None
+  logits: Float[Array, '*B S'], extra_logit: ExtraLogitOfRows = None
 ) -> Float[Array, '*B S']:
   """Returns the softmax over the last axis.
 
@@ -242,29 +254,49 @@ def softmax(
     logits: of any float type.
     extra_logit: a logit that is only in the denominator.
   """
+  return _softmax_and_extra(logits, extra_logit)[0]
+
+
+@jax.custom_jvp
+def _softmax_and_extra(
+  logits: Float[Array, '*B S'], extra_logit: ExtraLogitOfRows
+) -> tuple[Float[Array, '*B S'], Float[Array, '*B 1'] | None]:
+  """Returns the softmax and the probability of the extra logit."""
   max_logit = jnp.max(logits, axis=-1, keepdims=True)
   if extra_logit is not None:
     max_logit = jnp.maximum(max_logit, extra_logit)
   exps = jnp.exp(logits - max_logit)
   denominator = jnp.sum(exps, axis=-1, keepdims=True)
-  if extra_logit is not None:
-    denominator += jnp.exp(extra_logit - max_logit)
-  return exps / denominator
+  if extra_logit is None:
+    return exps / denominator, None
+  extra = jnp.exp(extra_logit - max_logit)
+  denominator += extra
+  return exps / denominator, extra / denominator
 
 
-@softmax.defjvp
 def _softmax_jvp(
-  extra_logit: float | None, primals: tuple[Array], tangents: tuple[Array]
-) -> tuple[Array, Array]:
-  """Returns p and dp = p (dx - Σ p dx); an extra logit does not change it."""
-  (logits,), (tangent,) = primals, tangents
-  probs = softmax(logits, extra_logit)
-  mean = jnp.sum(probs * tangent, axis=-1, keepdims=True)
-  return probs, probs * (tangent - mean)
+  primals: tuple[Array, ExtraLogitOfRows], tangents: tuple[Any, Any]
+) -> tuple[tuple[Array, Array | None], tuple[Array, Array | None]]:
+  """Returns probabilities p and dp = p (dx - Σ p dx), over all logits x."""
+  probs, extra = _softmax_and_extra(*primals)
+  dlogits, dextra = tangents
+  if isinstance(dlogits, jax.custom_derivatives.SymbolicZero):
+    dlogits = jnp.zeros_like(probs)
+  mean = jnp.sum(probs * dlogits, axis=-1, keepdims=True)
+  if extra is None:
+    return (probs, None), (probs * (dlogits - mean), None)
+  if isinstance(dextra, jax.custom_derivatives.SymbolicZero):
+    dextra = 0.0
+  else:
+    mean += extra * dextra
+  return (probs, extra), (probs * (dlogits - mean), extra * (dextra - mean))
+
+
+_softmax_and_extra.defjvp(_softmax_jvp, symbolic_zeros=True)
 
 
 def log_softmax(
-  logits: Float[Array, '*B S'], extra_logit: float | None = None
+  logits: Float[Array, '*B S'], extra_logit: ExtraLogitOfRows = None
 ) -> Float[Array, '*B S']:
   """Returns the logarithm of `softmax`.
 

@@ -46,6 +46,8 @@ def reason_against(
     return ' and '.join(sorted(str(d) for d in dtypes))
   if spec.mask.is_packed:
     return 'packed rows'
+  if spec.extra_logit is not None:
+    return 'attention_extra_logit or use_attention_sinks'
   if spec.soft_cap:
     return f'a cap of the logits, {spec.logit_cap}'
   if spec.window and not spec.mask.is_causal:
@@ -81,8 +83,10 @@ def _attend_locally(
   key: Float[Array, 'B T K H'],
   value: Float[Array, 'B T K H'],
   segment_ids: Int[Array, 'B T'],
+  sinks: None,
   spec: KernelSpec,
 ) -> Float[Array, 'B T N H']:
+  del sinks
   is_token = segment_ids > 0
   length = jnp.sum(is_token, axis=1, dtype=jnp.int32)
   is_prefix = is_token == (jnp.arange(query.shape[1]) < length[:, jnp.newaxis])

@@ -24,7 +24,7 @@ from praxis.layers import base_ops, embedding_softmax, stochastics
 from praxis.layers.attentions import (
   attention_core,
   dconv,
-  head_projections,
+  head_logits,
   kernel_choice,
   kernel_inputs,
   kv_cache,
@@ -50,7 +50,7 @@ _NGRAM_STATE = 'encoded_pre_ngrammer'
 
 
 class DotProductAttention(
-  head_projections.HeadProjections, kernel_choice.KernelAttention
+  head_logits.HeadLogits, kernel_choice.KernelAttention
 ):
   """Attends with every head to the values whose keys match the queries.
 
@@ -70,10 +70,6 @@ class DotProductAttention(
   scale_query_by_dim_per_head: bool = False
   # The factor of queries instead of 1/√H, if it is not learned.
   query_scale: float | None = None
-  # Divides logits by √H, in addition to any scale of the queries.
-  scale_logits_by_head_dims: bool = False
-  # Soft cap of the logits, cap * tanh(logits / cap); 0 or None disables it.
-  atten_logit_cap: float | None = 0.0
   use_rotary_position_emb: bool = False
   # Whether only rotated keys are cached.
   consolidate_rope_key_state: bool = False
@@ -83,14 +79,10 @@ class DotProductAttention(
   cast_rotary_position_emb: bool = True
   # A bias per head and distance that is added to the logits.
   relative_bias_tpl: LayerTpl | None = template_field(None)
-  # A constant logit in the softmax's denominator that attends to no value.
-  attention_extra_logit: float | None = None
   # Adds n-gram embeddings to the attended values, e.g. ngrammer.VQNgrammer.
   ngrammer_tpl: LayerTpl | None = template_field(None)
   # Whether the mask is written as an image summary.
   attention_mask_summary: bool = False
-  # Whether fully masked queries give 0 instead of the mean of the values.
-  zero_fully_masked: bool = False
   # The products of queries with keys, and of probabilities with values.
   qk_einsum_tpl: LayerTpl = template_field(base_ops.EinsumOp)
   pv_einsum_tpl: LayerTpl = template_field(base_ops.EinsumOp)
@@ -102,7 +94,7 @@ class DotProductAttention(
   ln_tpl: LayerTpl | None = template_field(None)
   ln_before_rotary: bool = False
 
-  class WeightSharding(head_projections.HeadProjections.WeightSharding):
+  class WeightSharding(head_logits.HeadLogits.WeightSharding):
     # Sharding of the weights of convolutions [N, H].
     dconv: pytypes.SplitDimsMapping = None
 
@@ -113,6 +105,7 @@ class DotProductAttention(
   def setup(self) -> None:
     self._check_fields()
     self._create_projections()
+    self._create_sinks()
     self._create_position_children()
     self._create_head_children()
     if self.ngrammer_tpl is not None:
@@ -358,7 +351,7 @@ class DotProductAttention(
       self._window(),
       self.atten_logit_cap,
       split,
-      self.attention_extra_logit,
+      self._extra_logit(),
     )
 
   def _kernel_queries(self, query: QueryHeads) -> QueryHeads:
@@ -498,33 +491,6 @@ class DotProductAttention(
     del first_query
     return attention_core.dot_product_logits(self.qk_einsum, query, key)
 
-  def _probs(
-    self, logits: Float[Array, 'B N T S'], mask: Mask, bias: Bias | None
-  ) -> Float[Array, 'B N T S']:
-    return attention_core.attention_probs(
-      logits,
-      mask,
-      bias,
-      self._logit_transform(),
-      zero_fully_masked=self.zero_fully_masked,
-    )
-
-  def _logit_transform(self) -> attention_core.LogitTransform:
-    scaled = self.scale_logits_by_head_dims
-    return attention_core.LogitTransform(
-      scale=self._head_dim() ** -0.5 if scaled else 1.0,
-      cap=self.atten_logit_cap,
-      extra_logit=self.attention_extra_logit,
-    )
-
-  def _cap_logits(self, logits: Float[Array, '*B']) -> Float[Array, '*B']:
-    return attention_core.cap_logits(logits, self.atten_logit_cap)
-
-  def _log_softmax_with_extra_logit(
-    self, logits: Float[Array, '*B S']
-  ) -> Float[Array, '*B S']:
-    return attention_core.log_softmax(logits, self.attention_extra_logit)
-
   def _scale_query(self, query: QueryHeads) -> QueryHeads:
     if not self.internal_enable_query_scale:
       return query
@@ -582,6 +548,7 @@ class DotProductAttention(
   def _check_fields(self) -> None:
     """Raises ValueError if fields exclude each other."""
     self._check_implementation()
+    self._check_extra_logit()
     attention_core.check_dims(
       self.input_dim, self.num_heads, self.dim_per_head, self.hidden_dim
     )

@@ -6,7 +6,6 @@ Neither logits nor masks are in memory; blocks that the mask hides are skipped.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 from jax.sharding import AbstractMesh
@@ -48,7 +47,13 @@ def attend(heads: Heads, spec: KernelSpec) -> Float[Array, 'B T N H']:
     heads: scaled queries, keys and values, which the kernel supports.
     spec: of the attention.
   """
-  local = functools.partial(attention.attention, spec=_kernel_spec(spec))
+  kernel_spec = _kernel_spec(spec)
+
+  def local(
+    query: Array, key: Array, value: Array, ids: Array, sinks: Array | None
+  ) -> Float[Array, 'B T N H']:
+    return attention.attention(query, key, value, ids, kernel_spec, sinks)
+
   return kernel_inputs.map_over_heads(local, heads, spec)
 
 
@@ -59,5 +64,4 @@ def _kernel_spec(spec: KernelSpec) -> attention.Spec:
     before=None if window.left is None else window.left - 1,
     after=0 if spec.mask.is_causal else window.right,
     soft_cap=spec.soft_cap or 0.0,
-    extra_logit=spec.extra_logit,
   )

@@ -48,8 +48,6 @@ class Kernel:
   reason_against: Callable[[Heads, KernelSpec, AbstractMesh], str | None]
   # Attends with scaled queries.
   attend: Callable[[Heads, KernelSpec], Float[Array, 'B T N H']]
-  # Whether it has an extra logit in the denominator.
-  has_extra_logit: bool = False
   # Whether values may have another dimension than keys.
   has_value_dim: bool = False
   # Whether auto takes it on this machine for sequences of a length.
@@ -77,7 +75,6 @@ _KERNELS = {
       platform='gpu',
       reason_against=triton.reason_against,
       attend=flash.attend,
-      has_extra_logit=True,
       is_fast=triton.is_fast,
     ),
     Kernel(
@@ -225,8 +222,6 @@ def _reason_against(
   names = [name for name, is_used in unsupported.items() if is_used]
   if spec is None:
     names.append('a mask that is an array')
-  elif spec.extra_logit is not None and not kernel.has_extra_logit:
-    names.append('attention_extra_logit')
   platform = py_utils.target_platform()
   if platform not in (kernel.platform, 'cpu'):
     names.append(f'the platform {platform}')

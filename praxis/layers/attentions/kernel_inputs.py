@@ -79,13 +79,21 @@ class KernelSpec:
   logit_cap: float | None = None
   # Mesh axes of the dimensions of the queries.
   split: pytypes.SplitDimsMapping = None
-  # A logit that is only in the denominator.
-  extra_logit: float | None = None
+  # A logit that is only in the denominator: of all heads, or one for each.
+  extra_logit: float | Float[Array, ' N'] | None = None
 
   @property
   def soft_cap(self) -> float | None:
     """The cap; None if it is disabled."""
     return self.logit_cap if self.logit_cap and self.logit_cap > 0.0 else None
+
+  def sinks(self, num_heads: int) -> Float[Array, ' N'] | None:
+    """Returns the extra logit of each head, or None."""
+    if self.extra_logit is None:
+      return None
+    return jnp.broadcast_to(
+      jnp.asarray(self.extra_logit, jnp.float32), (num_heads,)
+    )
 
 
 class HeadAxes(NamedTuple):
@@ -128,6 +136,10 @@ class HeadAxes(NamedTuple):
   def query_spec(self) -> PartitionSpec:
     """Returns the sharding of the queries."""
     return PartitionSpec(*(axes or None for axes in self[:3]))
+
+  def sinks_spec(self) -> PartitionSpec:
+    """Returns the sharding of what is one number for each head of queries."""
+    return PartitionSpec(self.heads or None)
 
   def key_spec(self, num_kv_heads: int) -> PartitionSpec:
     """Returns the sharding of keys and values: whole sequences."""
@@ -204,22 +216,22 @@ def map_over_heads(
   """Returns `attend` applied to the examples and heads of each device.
 
   Args:
-    attend: takes queries, keys and values with an axis of heads, and segment
-      ids.
+    attend: takes queries, keys and values with an axis of heads, segment ids,
+      and the extra logit of each head.
     heads: whose lengths are not sharded.
     spec: of the attention.
   """
-  ids = spec.mask.segment_ids
+  ids, sinks = spec.mask.segment_ids, spec.sinks(heads.query.shape[2])
   mesh = jax.sharding.get_abstract_mesh()
   if is_local(mesh):
-    return attend(*heads.with_head_axis(), ids)
+    return attend(*heads.with_head_axis(), ids, sinks)
   axes = HeadAxes.of(spec.split, mesh)
   heads = heads.for_shards(num_devices(mesh, axes.heads))
   query_spec = axes.query_spec()
   key_spec = axes.key_spec(heads.num_kv_heads)
   ids_spec = PartitionSpec(*query_spec[:1])
-  in_specs = (query_spec, key_spec, key_spec, ids_spec)
-  return shard_map(attend, in_specs, query_spec)(*heads, ids)
+  in_specs = (query_spec, key_spec, key_spec, ids_spec, axes.sinks_spec())
+  return shard_map(attend, in_specs, query_spec)(*heads, ids, sinks)
 
 
 def shard_map(

@@ -103,9 +103,10 @@ def _attend_blocks(
   """Attends with a length that is a multiple of the blocks."""
   mesh = jax.sharding.get_abstract_mesh()
   length, num_heads = heads.query.shape[1:3]
+  sinks = spec.sinks(num_heads)
   if kernel_inputs.is_local(mesh):
     kernel = _kernel(length, num_heads, spec)
-    return _attend_locally(kernel, *heads, segment_ids, segment_ids)
+    return _attend_locally(kernel, heads, segment_ids, segment_ids, sinks)
   axes = kernel_inputs.HeadAxes.of(spec.split, mesh)
   shards = kernel_inputs.num_devices(mesh, axes.heads)
   heads = heads.for_shards(shards)
@@ -120,10 +121,11 @@ def _attend_blocks(
   key_spec = axes.key_spec(heads.num_kv_heads)
   in_specs = (
     kernel.manual_sharding_spec(blocks_sharding),
-    *(query_spec, key_spec, key_spec),
+    (query_spec, key_spec, key_spec),
     *(PartitionSpec(*query_spec[:2]), PartitionSpec(*key_spec[:1])),
+    axes.sinks_spec(),
   )
-  operands = (kernel, *heads, segment_ids, segment_ids)
+  operands = (kernel, tuple(heads), segment_ids, segment_ids, sinks)
   return kernel_inputs.shard_map(_attend_locally, in_specs, query_spec)(
     *operands
   )
@@ -131,21 +133,34 @@ def _attend_blocks(
 
 def _attend_locally(
   kernel: _Kernel,
-  query: Float[Array, 'B T N H'],
-  key: Float[Array, 'B S K H'],
-  value: Float[Array, 'B S K H'],
+  heads: tuple[Array, ...],
   query_segment_ids: Int[Array, 'B T'],
   key_segment_ids: Int[Array, 'B S'],
+  sinks: Float[Array, ' N'] | None,
 ) -> Float[Array, 'B T N H']:
-  by_head = (jnp.swapaxes(x, 1, 2) for x in (query, key, value))
+  by_head = (jnp.swapaxes(x, 1, 2) for x in heads)
   ids = library.SegmentIds(query_segment_ids, key_segment_ids)
-  return jnp.swapaxes(jax.vmap(kernel)(*by_head, ids), 1, 2)
+  if sinks is not None:
+    batched = jnp.broadcast_to(sinks, (heads[0].shape[0], *sinks.shape))
+    sinks = _with_gradients_as_stored(batched)
+  return jnp.swapaxes(jax.vmap(kernel)(*by_head, ids, sinks), 1, 2)
+
+
+@jax.custom_vjp
+def _with_gradients_as_stored(sinks: Float[Array, 'B N']) -> Array:
+  """Returns the sinks; the library's gradients have the dtype of the values."""
+  return sinks
+
+
+_with_gradients_as_stored.defvjp(
+  lambda sinks: (sinks, None), lambda _, dsinks: (dsinks.astype(jnp.float32),)
+)
 
 
 def _kernel(
   length: int, num_heads: int, spec: KernelSpec, length_shards: int = 1
 ) -> _Kernel:
-  """Returns the kernel of (query, key, value, segment ids) of one example."""
+  """Returns the kernel of one example: of heads, segment ids and sinks."""
   shape = (length, length)
   is_causal = spec.mask.is_causal
   mask = (library.CausalMask if is_causal else library.FullMask)(shape)

@@ -136,6 +136,7 @@ class ContextParallelAttention(
         'atten_dropout_prob': self.atten_dropout_prob > 0.0,
         'relative_bias_tpl': self.relative_bias_tpl is not None,
         'ngrammer_tpl': self.ngrammer_tpl is not None,
+        'use_attention_sinks': self.use_attention_sinks,
         'qk_einsum_tpl or pv_einsum_tpl': any(
           template.cls is not base_ops.EinsumOp for template in einsums
         ),

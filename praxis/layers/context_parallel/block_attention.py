@@ -61,7 +61,8 @@ def init_softmax_state(
 ) -> SoftmaxState:
   """Returns the state before the first block."""
   shape = query.shape[:-1]
-  max_logit, denominator = -jnp.inf, 0.0
+  max_logit: float | Array = -jnp.inf
+  denominator = 0.0
   if transform.extra_logit is not None:
     max_logit, denominator = transform.extra_logit, 1.0
   return SoftmaxState(

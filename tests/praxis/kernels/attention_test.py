@@ -40,7 +40,7 @@ def _visible(ids, spec):
   return (ids[:, :, None] == ids[:, None]) & in_reach
 
 
-def _by_numpy(query, key, value, ids, dout, spec):
+def _by_numpy(query, key, value, ids, dout, spec, sinks=None):
   """Returns the output and the gradients of sum(dout * output)."""
   query, key, value, dout = (
     np.asarray(x, np.float64) for x in (query, key, value, dout)
@@ -57,7 +57,9 @@ def _by_numpy(query, key, value, ids, dout, spec):
     slope = 1 - (logits / spec.soft_cap) ** 2
   visible = _visible(np.asarray(ids), spec)[:, None]
   probs = np.where(visible, np.exp(logits), 0)
-  probs /= probs.sum(axis=-1, keepdims=True)
+  of_sinks = 0 if sinks is None else np.exp(np.asarray(sinks))[:, None, None]
+  total = probs.sum(axis=-1, keepdims=True) + of_sinks
+  probs /= total
   out = np.einsum('bnts,bsnh->btnh', probs, wide_value)
   dprobs = np.einsum('btnh,bsnh->bnts', dout, wide_value)
   delta = np.einsum('bnts,bnts->bnt', dprobs, probs)[..., None]
@@ -66,27 +68,34 @@ def _by_numpy(query, key, value, ids, dout, spec):
   def grouped(x):
     return x.reshape(batch, length, key.shape[2], num_groups, dims).sum(axis=3)
 
-  return (
-    out,
+  gradients = (
     np.einsum('bnts,bsnh->btnh', dlogits, wide_key),
     grouped(np.einsum('bnts,btnh->bsnh', dlogits, query)),
     grouped(np.einsum('bnts,btnh->bsnh', probs, dout)),
   )
+  if sinks is not None:
+    gradients += (-np.sum(of_sinks / total * delta, axis=(0, 2, 3)),)
+  return (out, *gradients)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 6))
-def _results(attend, query, key, value, ids, dout, spec):
+def _results(attend, query, key, value, ids, dout, spec, sinks=None):
   """Returns the output and the gradients of sum(dout * output)."""
 
-  def run(query, key, value):
-    return attend(query, key, value, ids, spec)
+  def run(query, key, value, sinks):
+    return attend(query, key, value, ids, spec, sinks)
 
-  out, transpose = jax.vjp(run, query, key, value)
-  return (out, *transpose(dout))
+  out, transpose = jax.vjp(run, query, key, value, sinks)
+  gradients = transpose(dout)
+  return (out, *(x for x in gradients if x is not None))
 
 
-def _reference(query, key, value, ids, spec):
-  return attention_reference.forward(query, key, value, ids, spec)[0]
+def _reference(query, key, value, ids, spec, sinks=None):
+  out, logsumexp = attention_reference.forward(query, key, value, ids, spec)
+  if sinks is None:
+    return out
+  share = jax.nn.sigmoid(logsumexp - sinks[:, None])
+  return out * jnp.swapaxes(share, 1, 2)[..., None].astype(out.dtype)
 
 
 def _assert_close(got, want, tolerance):
@@ -120,6 +129,16 @@ def test_values_and_gradients(attend, dtype, shape, num_kv_heads, fields):
   _assert_close(got, _by_numpy(*operands, spec), tolerance)
 
 
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_sinks_are_in_the_denominators_only(dtype):
+  operands = _operands((2, 70, 4, 24), 2, dtype)
+  spec, sinks = attention.Spec(before=9), jnp.array([-2.0, 0.5, 3.0, 40.0])
+  got = _results(attention.attention, *operands, spec, sinks)
+  assert [x.dtype for x in got] == [jnp.dtype(dtype)] * 4 + [jnp.float32]
+  tolerance = 1e-5 if dtype == 'float32' else 2e-2
+  _assert_close(got, _by_numpy(*operands, spec, sinks), tolerance)
+
+
 @pytest.mark.parametrize('shape', [(2, 0, 2, 16), (0, 3, 2, 16), (2, 3, 2, 0)])
 def test_empty_arrays(shape):
   operands = _operands(shape, 1)
@@ -140,22 +159,24 @@ def test_logits_are_not_in_memory():
 
 
 @_needs_kernel
-def test_second_derivatives_are_of_the_reference():
+@pytest.mark.parametrize('sinks', [None, jnp.array([0.5, -1.0])], ids=str)
+def test_second_derivatives_are_of_the_reference(sinks):
   *heads, ids, dout = _operands((1, 9, 2, 4), 1)
   spec = attention.Spec(soft_cap=3.0)
+  floats = (*heads, sinks)
 
   def squared_gradient(attend):
-    def loss(*heads):
-      return jnp.sum(dout * attend(*heads, ids, spec))
+    def loss(floats):
+      *heads, sinks = floats
+      return jnp.sum(dout * attend(*heads, ids, spec, sinks))
 
-    def of_gradient(*heads):
-      grads = jax.grad(loss, (0, 1, 2))(*heads)
-      return sum(jnp.sum(g**2) for g in grads)
+    def of_gradient(floats):
+      return sum(jnp.sum(g**2) for g in jax.tree.leaves(jax.grad(loss)(floats)))
 
-    return jax.jit(jax.grad(of_gradient, (0, 1, 2)))
+    return jax.jit(jax.grad(of_gradient))
 
-  got = squared_gradient(attention.attention)(*heads)
-  _assert_close(got, squared_gradient(_reference)(*heads), 1e-5)
+  got = squared_gradient(attention.attention)(floats)
+  _assert_close(got, squared_gradient(_reference)(floats), 1e-5)
 
 
 def test_forward_mode_is_an_error():

@@ -23,6 +23,7 @@ _STATES = {'key_state', 'value_state'}
 _ROTATED = {'key_post_rotary_pos_emb'}
 _CONVOLVED = {'query_state', 'key_post_dconv', 'value_post_dconv'}
 _WINDOW = {'block_size': 3, 'left_context': 3, 'right_context': 0}
+_SINKS = {'use_attention_sinks': True}
 _XL = {'rel_pos_emb_dim': 6}
 
 _FULL = attentions.DotProductAttention
@@ -77,6 +78,16 @@ _KINDS = {
     },
     _STATES,
   ),
+  'mqa_sinks': (_MQA, {'num_kv_heads': 2, **_SINKS}, _STATES),
+  'mqa_window_sinks': (
+    _MQA,
+    {
+      'num_kv_heads': 2,
+      'local_window_size': (2, 0),
+      **_SINKS,
+    },
+    _STATES,
+  ),
   'mqa_chunked': (
     _MQA,
     {'num_kv_heads': 2, 'chunked_attn_num_seq_split': 3, **_ROTARY},
@@ -118,7 +129,9 @@ def test_steps_equal_one_pass(kind):
   assert states is None or set(cache[_CACHE]) == states
 
 
-@pytest.mark.parametrize('kind', ['plain', 'xl', 'local_alibi', 'mqa_rotary'])
+@pytest.mark.parametrize(
+  'kind', ['plain', 'xl', 'local_alibi', 'mqa_rotary', 'mqa_sinks']
+)
 def test_a_run_of_steps_of_several_samples(kind):
   """Two samples continue each of two prompts, two steps at once."""
   prompts, x = running.normal(_B, _T, _D), running.normal(2 * _B, 2, _D, seed=1)

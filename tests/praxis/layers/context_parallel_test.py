@@ -192,6 +192,7 @@ def test_bad_settings():
     ({'context_method': 'rng'}, 'one of ring, all_gather'),
     ({'is_balanced': True}, 'is_causal must be True'),
     ({'atten_dropout_prob': 0.1}, 'has no atten_dropout_prob'),
+    ({'use_attention_sinks': True}, 'has no use_attention_sinks'),
     (
       {'mesh_axis_names': ('data', 'mdl'), 'ici_mesh_shape': (1, 1)},
       'add it to the mesh',

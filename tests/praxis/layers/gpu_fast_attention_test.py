@@ -131,6 +131,7 @@ def test_cudnn_is_chosen_where_there_is_a_gpu():
     (_FUSED, {'implementation': 'triton'}, "'cudnn', 'xla' or None, got"),
     (_FUSED, {'atten_logit_cap': 5.0}, 'use DotProductAttention'),
     (_FUSED, {'attention_extra_logit': 0.0}, 'use DotProductAttention'),
+    (_FUSED, {'use_attention_sinks': True}, 'use DotProductAttention'),
     (_FUSED, {'atten_dropout_prob': 0.1}, 'must be 0 in training'),
     (_FUSED_GQA, {'atten_logit_cap': 5.0}, 'use GroupedQueryAttention'),
     (_FUSED_GQA, {'atten_dropout_prob': 0.1}, 'use GroupedQueryAttention'),

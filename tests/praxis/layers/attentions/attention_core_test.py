@@ -66,6 +66,26 @@ def test_gradient_is_that_of_the_definition(extra):
   np.testing.assert_array_equal(got[:, 2], 0)
 
 
+def test_gradients_of_extra_logits_are_those_of_further_logits():
+  logits, cotangent = running.normal(2, 3, 4, seed=1), running.normal(2, 3, 4)
+  extra = jnp.array([[0.5], [-30.0], [3.0]])
+
+  def as_further_logits(logits, extra):
+    wide = jnp.broadcast_to(extra, (*logits.shape[:-1], 1))
+    return jax.nn.softmax(jnp.concatenate([logits, wide], -1))[..., :-1]
+
+  got, pull = jax.vjp(attention_core.softmax, logits, extra)
+  want, pull_want = jax.vjp(as_further_logits, logits, extra)
+  np.testing.assert_allclose(got, want, rtol=1e-6)
+  for a, b in zip(pull(cotangent), pull_want(cotangent), strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7)
+  # Of the extra logits alone.
+  (alone,) = jax.vjp(lambda x: attention_core.softmax(logits, x), extra)[1](
+    cotangent
+  )
+  np.testing.assert_array_equal(alone, pull(cotangent)[1])
+
+
 def test_gradient_keeps_the_probabilities_only():
   logits = running.normal(2, 3)
   probs, pull = jax.vjp(attention_core.softmax, logits)

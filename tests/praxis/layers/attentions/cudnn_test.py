@@ -29,9 +29,10 @@ def _spec(
   is_packed=False,
   cap=0.0,
   length=96,
+  extra_logit=None,
 ):
   mask = kernel_cases.segment_mask(_padded_ids(length), is_causal, is_packed)
-  return kernel_inputs.KernelSpec(mask, window, cap, split)
+  return kernel_inputs.KernelSpec(mask, window, cap, split, extra_logit)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +84,10 @@ def test_padding_before_tokens_is_not_computed_wrongly():
     (64, jnp.float32, {}, 'float32'),
     (64, jnp.bfloat16, dict(is_packed=True), 'packed rows'),
     (64, jnp.bfloat16, dict(cap=50.0), 'a cap of the logits, 50.0'),
+    (
+      *(64, jnp.bfloat16, dict(extra_logit=0.0)),
+      'attention_extra_logit or use_attention_sinks',
+    ),
     (64, jnp.bfloat16, dict(cap=-1.0, split=kernel_cases.SPLIT), None),
     (
       *(64, jnp.bfloat16, {}),

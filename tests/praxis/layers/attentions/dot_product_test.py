@@ -102,7 +102,10 @@ def _reference(params, x, mask, o):
   logits = np.where(np.asarray(mask) < 0, -1e30, logits)
   exps = np.exp(logits - logits.max(-1, keepdims=True))
   total = exps.sum(-1, keepdims=True)
-  if (extra := o.get('attention_extra_logit')) is not None:
+  extra = o.get('attention_extra_logit')
+  if o.get('use_attention_sinks'):
+    extra = p['sinks'][:, None, None]
+  if extra is not None:
     total = total + np.exp(extra - logits.max(-1, keepdims=True))
   probs = exps / total
   encoded = np.einsum('bnts,bsnh->btnh', probs, v)
@@ -136,6 +139,7 @@ _OPTIONS = {
     'relative_bias_tpl': pax_fiddle.Config(attentions.RelativeBias)
   },
   'extra_logit': {'attention_extra_logit': 0.5},
+  'sinks': {'use_attention_sinks': True, 'atten_logit_cap': 1.5},
   'norms': {'ln_tpl': pax_fiddle.Config(normalizations.RmsNorm)},
   'norms_before_rotary': {
     'ln_tpl': pax_fiddle.Config(normalizations.RmsNorm),
@@ -227,6 +231,25 @@ def test_shardings_reach_the_weights():
   assert list(post) == ['data', 'mdl', None]
 
 
+def test_sinks_are_float32_and_sharded_as_heads():
+  config = _config(
+    use_attention_sinks=True, name='layer', fprop_dtype=jnp.bfloat16
+  )
+  config.weight_split_dims_mapping.proj = ['data', 'mdl', None]
+  config.mesh_axis_names, config.ici_mesh_shape = ['data', 'mdl'], [1, 1]
+  x = _inputs()
+  layer = config.Instantiate()
+  declared = layer.abstract_init_with_metadata(x, x, x, _mask())
+  sinks = declared['params']['sinks']
+  assert list(sinks.shape) == [_N]
+  assert list(sinks.tensor_split_dims_mapping) == ['mdl']
+  # 1 + 2**-9 is 1 in bfloat16.
+  read = lambda layer: layer._extra_logit()
+  stored = {'params': {'sinks': jnp.full((_N,), 1 + 2**-9)}}
+  got = layer.apply(stored, method=read)
+  np.testing.assert_array_equal(got, 1 + 2**-9)
+
+
 def test_gaussian_initialization_of_gshard():
   config = _config(internal_gshard_gaussian_init=True, name='layer')
   x = _inputs()
@@ -238,8 +261,13 @@ def test_gaussian_initialization_of_gshard():
   assert params['post']['w'].init == gaussian((_N * _H) ** -0.5)
 
 
-def test_gradients():
-  layer, variables = _build(atten_logit_cap=5.0, use_rotary_position_emb=True)
+@pytest.mark.parametrize('sinks', [False, True])
+def test_gradients(sinks):
+  layer, variables = _build(
+    atten_logit_cap=5.0,
+    use_rotary_position_emb=True,
+    use_attention_sinks=sinks,
+  )
   x = _inputs()
 
   def loss(params, x):
@@ -338,6 +366,10 @@ def test_mask_summary():
       'must be one number',
     ),
     ({'consolidate_rope_key_state': True}, 'set it to False'),
+    (
+      {'use_attention_sinks': True, 'attention_extra_logit': 0.0},
+      'the sinks replace it',
+    ),
   ],
 )
 def test_impossible_configurations_are_refused(kwargs, message):

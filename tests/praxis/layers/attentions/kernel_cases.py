@@ -87,16 +87,15 @@ def by_einsum(heads, spec):
   )
 
 
-def with_gradients(attend, heads):
+def with_gradients(attend, operands):
   """Returns the attended values, and the gradients of a loss of them."""
-  weights = jnp.cos(jnp.arange(heads.query.shape[-1], dtype=jnp.float32))
 
-  def loss(heads):
-    return jnp.sum(weights * attend(heads).astype(jnp.float32) ** 2)
+  def loss(operands):
+    encoded = attend(operands).astype(jnp.float32)
+    weights = jnp.cos(jnp.arange(encoded.shape[-1], dtype=jnp.float32))
+    return jnp.sum(weights * encoded**2)
 
-  return running.jit(lambda heads: (attend(heads), jax.grad(loss)(heads)))(
-    heads
-  )
+  return running.jit(lambda x: (attend(x), jax.grad(loss)(x)))(operands)
 
 
 def assert_close(got, want, tolerance):

@@ -50,7 +50,7 @@ def _texts():
     ),
     (
       multi_query_attention.MultiQueryDotProductAttentionLPB,
-      {'num_kv_heads': 2},
+      {'num_kv_heads': 2, 'use_attention_sinks': True},
     ),
     (
       multi_query_attention.MultiQueryDotProductAttentionLPB,

@@ -46,7 +46,6 @@ _SPLIT = kernel_cases.SPLIT
     dict(cap=-1.0, length=131, head_dim=20),
     dict(window=masks.ContextWindow(40, 0)),
     dict(window=masks.ContextWindow(40, 31), is_causal=False),
-    # The jnp reference, as on GPUs.
     dict(extra_logit=1.5),
   ],
   ids=str,

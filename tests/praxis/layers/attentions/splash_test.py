@@ -26,7 +26,7 @@ _KernelSpec = kernel_inputs.KernelSpec
   [
     dict(),
     dict(dtype=jnp.bfloat16),
-    dict(cap=2.0, num_kv_heads=2),
+    dict(cap=2.0, num_kv_heads=2, extra_logit=1.5),
     dict(cap=-1.0, length=513, head_dim=96),
     dict(window=masks.ContextWindow(40, 0)),
     dict(window=masks.ContextWindow(40, 31), is_causal=False),
@@ -37,9 +37,11 @@ def test_values_and_gradients_equal_einsum(fields):
   fields = dict(fields)
   cap, window = fields.pop('cap', None), fields.pop('window', None)
   is_causal = fields.pop('is_causal', True)
+  extra_logit = fields.pop('extra_logit', None)
   heads = kernel_cases.random_heads(**fields)
   ids = kernel_cases.segment_ids(heads.query.shape[1])
-  spec = _KernelSpec(kernel_cases.segment_mask(ids, is_causal), window, cap)
+  mask = kernel_cases.segment_mask(ids, is_causal)
+  spec = _KernelSpec(mask, window, cap, extra_logit=extra_logit)
   assert splash.reason_against(heads, spec, kernel_cases.NO_MESH) is None
   got = kernel_cases.with_gradients(lambda h: splash.attend(h, spec), heads)
   want = kernel_cases.with_gradients(
@@ -79,6 +81,41 @@ def test_shards_of_queries_may_share_a_head_of_keys(kernel):
     lambda h: kernel_cases.by_einsum(h, spec), heads
   )
   kernel_cases.assert_close(got, want, 2e-5)
+
+
+@pytest.mark.parametrize('kernel', [splash, flash])
+@pytest.mark.parametrize(
+  ('dtype', 'split', 'tolerance'),
+  [
+    (jnp.float32, None, 2e-5),
+    (jnp.bfloat16, None, 2e-2),
+    (jnp.float32, kernel_cases.SPLIT, 2e-5),
+  ],
+  ids=str,
+)
+def test_sinks_of_heads_equal_einsum(kernel, dtype, split, tolerance):
+  heads = kernel_cases.random_heads(4, 2, dtype, length=256)
+  mask = kernel_cases.segment_mask(kernel_cases.segment_ids(256))
+  window = masks.ContextWindow(40, 0)
+
+  def attend_by(attend):
+    def run(operands):
+      heads, sinks = operands
+      return attend(
+        heads, _KernelSpec(mask, window, split=split, extra_logit=sinks)
+      )
+
+    sinks = jnp.array([-3.0, 0.5, 2.0, 6.0])
+    return kernel_cases.with_gradients(run, (heads, sinks))
+
+  want = attend_by(kernel_cases.by_einsum)
+  if split is None:
+    got = attend_by(kernel.attend)
+  else:
+    with jax.set_mesh(kernel_cases.mesh()):
+      got = attend_by(kernel.attend)
+  assert got[1][1].dtype == jnp.float32
+  kernel_cases.assert_close(got, want, tolerance)
 
 
 def test_explicit_axes_may_shard_queries_keys_and_segments_differently():
