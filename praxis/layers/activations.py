@@ -133,13 +133,16 @@ class SiLU(BaseActivation):
 
 
 class Swish(BaseActivation):
-  """x * sigmoid(x); another name of `SiLU`.
+  """x * sigmoid(beta * x); with beta=1 the same as `SiLU`.
 
   References: https://arxiv.org/abs/1710.05941
   """
 
+  # 1.702 approximates the GELU.
+  beta: float = 1.0
+
   def __call__(self, inputs: Float[Array, '*shape']) -> Float[Array, '*shape']:
-    return jax.nn.silu(inputs)
+    return inputs * jax.nn.sigmoid(self.beta * inputs)
 
 
 class Softplus(BaseActivation):

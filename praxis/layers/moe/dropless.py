@@ -20,7 +20,7 @@ from __future__ import annotations
 import fractions
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -35,11 +35,37 @@ from praxis.layers.moe import routed_rows, row_order
 BUFFER_FACTOR = 2
 _MIN_BUFFER_ROWS = 4096
 
-# The input projections (one, or two if gated) and the output projection, with
-# or without a dimension of experts.
-ExpertWeights = tuple[list[Float[Array, '*E M H']], Float[Array, '*E H M']]
-# (rows, weight) -> rows; a plain or a grouped matrix product.
-Matmul = Callable[[Array, Array], Array]
+# (rows, weight, bias of each expert or None) -> rows; a plain or a grouped
+# matrix product.
+Matmul = Callable[..., Array]
+
+
+class ExpertWeights(NamedTuple):
+  """Weights of experts, with or without a dimension of experts.
+
+  Experts add no bias to their outputs: the sum over the experts of a token is
+  a product of all its gates, which needs no rows.
+  """
+
+  # One input projection, or two if gated.
+  inputs: list[Float[Array, '*E M H']]
+  output: Float[Array, '*E H M']
+  # As many as input projections, or none.
+  input_biases: Sequence[Float[Array, '*E H']] = ()
+
+  def input_projections(
+    self, rows: Float[Array, 'R M'], matmul: Matmul
+  ) -> list[Float[Array, 'R H']]:
+    """Returns the input projections of rows."""
+    biases: Sequence[Array | None] = self.input_biases
+    if not biases:
+      biases = [None] * len(self.inputs)
+    return [
+      matmul(rows, weight, bias)
+      for weight, bias in zip(self.inputs, biases, strict=True)
+    ]
+
+
 # (weights, rows, gates of the rows [R, 1], matmul) -> rows.
 # It multiplies by the gates before its last product: after it, compilers fuse
 # the multiplication with a sum, whose rounding then depends on the summands.
@@ -254,11 +280,32 @@ def _grouped_rows(
     weights,
     row_order.gather_tokens(order, tokens),
     gates[:, jnp.newaxis].astype(tokens.dtype),
-    lambda rows, weight: grouped_matmul.grouped_matmul(
-      rows, weight, order.group_sizes
-    ),
+    grouped_products(order.group_sizes),
   )
   return row_order.sum_rows(order, outputs)
+
+
+def grouped_products(group_sizes: Int[Array, ' E']) -> Matmul:
+  """Returns the products of rows with the weights of their experts.
+
+  Args:
+    group_sizes: rows of each expert, in this order. Products leave the rows
+      after them undefined.
+  """
+  ends = jnp.cumsum(group_sizes)
+
+  def matmul(rows: Array, weight: Array, bias: Array | None = None) -> Array:
+    outputs = grouped_matmul.grouped_matmul(rows, weight, group_sizes)
+    if bias is None:
+      return outputs
+    row = jnp.arange(rows.shape[0])
+    groups = jnp.searchsorted(ends, row, side='right')
+    # A product, whose gradient is one too: that of a gather is a scatter.
+    one_hot = jax.nn.one_hot(groups, len(group_sizes), dtype=rows.dtype)
+    is_grouped = (row < ends[-1])[:, jnp.newaxis]
+    return outputs + jnp.where(is_grouped, one_hot @ bias, 0.0)
+
+  return matmul
 
 
 def _dense_mixture_if_assigned(
@@ -309,10 +356,19 @@ def _dense_mixture(
     gates = jnp.sum(gates, axis=-1, keepdims=True).astype(tokens.dtype)
     # The barrier keeps XLA from summing gradients of several experts at once.
     rows = jax.lax.optimization_barrier(tokens)
-    outputs = expert_fn(weight, rows, gates, jnp.matmul)
+    outputs = expert_fn(weight, rows, gates, _matmul)
     has_expert = jnp.any(is_assigned, axis=-1, keepdims=True)
     total = total + jnp.where(has_expert, outputs, 0.0)
   return total
+
+
+def _matmul(
+  rows: Float[Array, 'R I'],
+  weight: Float[Array, 'I O'],
+  bias: Float[Array, ' O'] | None = None,
+) -> Float[Array, 'R O']:
+  outputs = jnp.matmul(rows, weight)
+  return outputs if bias is None else outputs + bias
 
 
 def count_experts(weights: ExpertWeights) -> int:

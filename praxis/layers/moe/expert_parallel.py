@@ -24,7 +24,6 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from praxis import base_layer, py_utils
-from praxis.kernels import grouped_matmul
 from praxis.layers import sharding
 from praxis.layers.moe import dropless, expert_exchange, routed_rows, row_order
 from praxis.pytypes import SplitDimsMapping
@@ -110,7 +109,7 @@ def sharded_mixture(
     ValueError: dispatch='all_to_all' for devices that have the same tokens.
   """
   num_devices = sharding.num_devices_along(axes.expert)
-  num_local_experts = weights[1].shape[0] // num_devices
+  num_local_experts = weights.output.shape[0] // num_devices
   # Expert axes that shard the groups too need an all-gather of the tokens; over
   # the others every device has the same tokens, and partial sums are added.
   gathered = tuple(axis for axis in axes.expert if axis in axes.group)
@@ -118,6 +117,11 @@ def sharded_mixture(
   token_spec = PartitionSpec(axes.group or None)
   input_spec = PartitionSpec(axes.expert or None, None, axes.hidden or None)
   output_spec = PartitionSpec(axes.expert or None, axes.hidden or None)
+  # Biases are sharded as the first and the last dimension of their weights.
+  bias_spec = output_spec
+  fill = lambda spec, part: jax.tree.map(lambda _: spec, part)
+  specs = map(fill, (input_spec, output_spec, bias_spec), weights)
+  weight_specs = dropless.ExpertWeights(*specs)
 
   sends_rows = _sends_rows(
     dispatch, num_devices, top_k.indices.shape[-1], replicated
@@ -152,7 +156,7 @@ def sharded_mixture(
     in_specs=(
       token_spec,
       token_spec,
-      ([input_spec] * len(weights[0]), output_spec),
+      weight_specs,
     ),
     out_specs=token_spec,
     check_vma=False,
@@ -265,9 +269,7 @@ def _exchanged_rows(
       weights,
       buffer,
       jnp.ones((buffer_size, 1), buffer.dtype),
-      lambda rows, weight: grouped_matmul.grouped_matmul(
-        rows, weight, slices.group_sizes
-      ),
+      dropless.grouped_products(slices.group_sizes),
     )
     outputs = expert_exchange.send_back(outputs, slices, num_rows, axes)
   gates = top_k.gates.reshape(-1)[order.choices].astype(outputs.dtype)

@@ -109,6 +109,41 @@ class ExpertChoice:
   tokens: Float[Array, 'G E C S']
 
 
+def check_choice(options: GatingOptions, num_experts: int) -> None:
+  """Checks that a token can have its number of experts.
+
+  Args:
+    options: of the choice.
+    num_experts: number of experts.
+
+  Raises:
+    ValueError: it cannot.
+  """
+  k = options.experts_per_token
+  if not 1 <= k <= num_experts:
+    raise ValueError(
+      f'experts_per_token must be from 1 to num_experts={num_experts}, got {k}'
+    )
+  if k != 2 and options.second_expert_policy != 'all':
+    raise ValueError(
+      f"second_expert_policy must be 'all' with experts_per_token={k}, got"
+      f' {options.second_expert_policy!r}; it is a policy of two experts'
+    )
+  groups, chosen = options.num_expert_groups, options.groups_per_token
+  if groups < 1 or num_experts % groups or not 1 <= chosen <= groups:
+    raise ValueError(
+      f'num_expert_groups must divide num_experts={num_experts} and be at'
+      f' least groups_per_token={chosen}, got {groups}'
+    )
+  size = num_experts // groups
+  if k > chosen * size or not 1 <= options.experts_per_group_score <= size:
+    raise ValueError(
+      f'experts_per_token={k} must be in groups_per_token={chosen} groups, and'
+      f' experts_per_group_score={options.experts_per_group_score} in one, got'
+      f' {size} experts per group; use fewer groups'
+    )
+
+
 def gate_probabilities(
   logits: Float[Array, 'G S E'], logit_cap: float = 0.0
 ) -> Float[Array, 'G S E']:

@@ -16,7 +16,13 @@ from jaxtyping import Array, Float, Int, Num
 
 from praxis import base_layer, pax_fiddle, pytypes
 from praxis.layers import activations, base_ops, normalizations
-from praxis.layers.moe import dropless, expert_parallel, gating, segment_means
+from praxis.layers.moe import (
+  dropless,
+  expert_parallel,
+  expert_units,
+  gating,
+  segment_means,
+)
 from praxis.layers.transformers import feed_forward_block
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
@@ -83,6 +89,12 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
   # factor times an equal share of the tokens.
   expert_capacity_dim: int | None = 0
   unadjusted_expert_capacity_factor: float = 2.0
+  # Whether the router and the experts have biases; only 'dropless' has them.
+  has_bias: bool = False
+  # Limit of the activation's input, from above, and of the projection that it
+  # gates, on both sides; and what is added to the latter (gpt-oss).
+  gated_limit: float | None = None
+  gated_offset: float = 0.0
   # Number of variables that the weights are split into along H.
   expert_weight_shards: int = 1
   # 'all': the second best expert; 'sampling': an expert sampled from the gates;
@@ -175,6 +187,8 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
       means = segment_means.segment_means(inputs, paddings, segment_ids)
       router_inputs = self.shard(_group(means, num_groups), sharding.gsm)
     logits = jnp.einsum('gsm,me->gse', router_inputs, self.theta.gate)
+    if self.has_bias:
+      logits += self.theta.gate_bias
     importance = jnp.ones(tokens.shape[:2], jnp.float32)
     if paddings is not None:
       is_token = 1.0 - paddings.astype(jnp.float32)
@@ -216,6 +230,9 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
       self.add_summary('expert_load_max', lambda: jnp.max(load()))
       self.add_summary('expert_load_min', lambda: jnp.min(load()))
       outputs = self._apply_dropless_experts(tokens, assignment)
+      if self.has_bias:
+        gates = assignment.expert_weights()
+        outputs += expert_units.output_biases(gates, self.theta.bo)
       return outputs, assignment.load_balance_loss
     routing = gating.apply_capacity(assignment, options)
     for i, fraction in enumerate(routing.over_capacity, start=1):
@@ -289,7 +306,7 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
       hidden, preactivation = self.gated_ffn1_einsum(
         'egcm,emh->egch', dispatched, *weights
       )
-      hidden = self.activation(preactivation) * hidden
+      hidden = self._gated(preactivation, hidden)
     else:
       preactivation = jnp.einsum('egcm,emh->egch', dispatched, *weights)
       hidden = self.activation(self.shard(preactivation, sharding.egch))
@@ -317,7 +334,9 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
     self, tokens: Float[Array, 'G S M'], assignment: gating.ExpertAssignment
   ) -> Float[Array, 'G S M']:
     """Applies to each token its experts, without a capacity limit."""
-    weights = self._input_weights(), self._output_weight()
+    weights = dropless.ExpertWeights(
+      self._input_weights(), self._output_weight(), self._input_biases()
+    )
     top_k = dropless.top_k_experts(assignment.masks, assignment.gates)
     axes = expert_parallel.ExpertMeshAxes.from_mappings(
       self.weight_split_dims_mapping.emh,
@@ -349,12 +368,20 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
     matmul: dropless.Matmul,
   ) -> Float[Array, 'R M']:
     """Applies experts to rows; a `dropless.ExpertFn`."""
-    input_weights, output_weight = weights
-    projections = [matmul(rows, weight) for weight in input_weights]
-    hidden = self.activation(projections[-1])
+    projections = weights.input_projections(rows, matmul)
     if self.use_gated_activation:
-      hidden = hidden * projections[0]
-    return matmul(self.relu_dropout(hidden) * gates, output_weight)
+      hidden = self._gated(projections[-1], projections[0])
+    else:
+      hidden = self.activation(projections[-1])
+    return matmul(self.relu_dropout(hidden) * gates, weights.output)
+
+  def _gated(
+    self, gate: Float[Array, '*B H'], linear: Float[Array, '*B H']
+  ) -> Float[Array, '*B H']:
+    limit, offset = self.gated_limit, self.gated_offset
+    return expert_units.gated(
+      self.activation, gate, linear, limit=limit, offset=offset
+    )
 
   # Weights.
 
@@ -378,6 +405,9 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
       if self.use_gated_activation:
         self.create_variable(f'wi_gate_{i}', input_weight)
       self.create_variable(f'wo_{i}', output_weight)
+    if self.has_bias:
+      fraction = self._active_fraction()
+      expert_units.create_biases(self, self._input_names(), fraction)
 
   def _create_choice_bias(self) -> None:
     bias = base_layer.WeightHParams(
@@ -416,15 +446,23 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
 
   def _input_weights(self) -> list[Float[Array, 'E M H']]:
     """Returns the input projection and, if gated, that of the activation."""
-    names = ['wi', 'wi_gate'] if self.use_gated_activation else ['wi']
-    return [self._concatenate_shards(name, 2) for name in names]
+    return [self._concatenate_shards(name, 2) for name in self._input_names()]
+
+  def _input_biases(self) -> list[Float[Array, 'E H']]:
+    names = map(expert_units.bias_name, self._input_names())
+    if not self.has_bias:
+      return []
+    return [self._concatenate_shards(name, 1) for name in names]
+
+  def _input_names(self) -> list[str]:
+    return ['wi', 'wi_gate'] if self.use_gated_activation else ['wi']
 
   def _output_weight(self) -> Float[Array, 'E H M']:
     return self._concatenate_shards('wo', 1)
 
   def _concatenate_shards(
     self, name: str, hidden_axis: int
-  ) -> Float[Array, 'E _ _']:
+  ) -> Float[Array, 'E ...']:
     shards = [
       self.theta[f'{name}_{i}'] for i in range(self.expert_weight_shards)
     ]
@@ -518,37 +556,11 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
         "use_gated_activation must be False with gating_func='dense_top2', got "
         "True; 'dropless' supports gated activations"
       )
-    self._check_choice()
-
-  def _check_choice(self) -> None:
-    """Raises ValueError if a token cannot have its number of experts."""
-    k, num_experts = self.experts_per_token, self.num_experts
-    if self.gating_func != 'dropless':
+    expert_units.check_fields(self)
+    if is_dropless:
+      gating.check_choice(self._gating_options(), self.num_experts)
+    else:
       self._check_dropless_fields()
-      return
-    if not 1 <= k <= num_experts:
-      raise ValueError(
-        f'experts_per_token must be from 1 to num_experts={num_experts}, got'
-        f' {k}'
-      )
-    if k != 2 and self.second_expert_policy != 'all':
-      raise ValueError(
-        f"second_expert_policy must be 'all' with experts_per_token={k}, got"
-        f' {self.second_expert_policy!r}; it is a policy of two experts'
-      )
-    groups, chosen = self.num_expert_groups, self.groups_per_token
-    if num_experts % groups or not 1 <= chosen <= groups:
-      raise ValueError(
-        f'num_expert_groups must divide num_experts={num_experts} and be at'
-        f' least groups_per_token={chosen}, got {groups}'
-      )
-    size = num_experts // groups
-    if k > chosen * size or self.experts_per_group_score > size:
-      raise ValueError(
-        f'experts_per_token={k} must be in groups_per_token={chosen} groups,'
-        f' and experts_per_group_score={self.experts_per_group_score} in one,'
-        f' got {size} experts per group; use fewer groups'
-      )
 
   def _check_dropless_fields(self) -> None:
     names = (

@@ -44,6 +44,12 @@ def test_formula(cls):
   assert _apply(cls.config(), jnp.bfloat16).dtype == jnp.bfloat16
 
 
+def test_swish_has_a_slope():
+  got = _apply(activations.Swish.config(beta=1.702))
+  want = _X / (1 + np.exp(-1.702 * _X))
+  np.testing.assert_allclose(got, want, rtol=2e-6, atol=1e-6)
+
+
 def test_gelu_is_approximate_unless_told():
   exact = _apply(activations.GELU.config(approximate=False))
   np.testing.assert_allclose(exact, _X * _CDF(_X), atol=1e-6)

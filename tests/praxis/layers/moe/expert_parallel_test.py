@@ -26,6 +26,10 @@ _BATCH = ('data', 'expert')
 _QUICKLY = {'xla_backend_optimization_level': 0}
 
 
+# Of every option of experts.
+_UNITS = dict(has_bias=True, gated_limit=0.4, gated_offset=1.0)
+
+
 def _config(**fields):
   config = pax_fiddle.Config(
     transformers.TransformerFeedForwardMoe,
@@ -78,10 +82,9 @@ def _step(mesh, config, **options):
   )
   batch = config.activation_split_dims_mapping.gs[0]
   params = {
-    name: put(w, *() if name == 'gate' else ('expert',))
+    name: put(w, *('expert',) if name[0] in 'wb' else ())
     for name, w in params.items()
-    if name[0] in 'gw'
-  } | {name: put(w) for name, w in params.items() if name[0] not in 'gw'}
+  }
   step = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
   with jax.set_mesh(mesh):
     compiled = step.lower(params, put(x, batch)).compile(options)
@@ -145,14 +148,15 @@ def _mixed(shards):
   experts = [numbers.permutation(_E)[:2] for _ in range(_B * _T)]
   expert = jnp.asarray(np.reshape(experts, (_B, _T, 2)), jnp.int32)
   gate = jax.nn.softmax(draw(_B, _T, 2)).at[0, 2:].set(0.0)
-  weights = [draw(_E, _D, _F), draw(_E, _D, _F)], draw(_E, _F, _D)
+  weights = dropless.ExpertWeights(
+    [draw(_E, _D, _F), draw(_E, _D, _F)], draw(_E, _F, _D)
+  )
   tokens, gradient = draw(_B, _T, _D), draw(_B, _T, _D)
   axes = expert_parallel.ExpertMeshAxes(expert=('expert',), group=('expert',))
 
   def ffn(weights, rows, counts, product):
-    into, out_of = weights
-    hidden, gated = (product(rows, weight) for weight in into)
-    return product(jax.nn.relu(hidden) * gated * counts, out_of)
+    hidden, gated = (product(rows, weight) for weight in weights.inputs)
+    return product(jax.nn.relu(hidden) * gated * counts, weights.output)
 
   def mix(tokens, gate, weights):
     choices = dropless.TopKExperts(expert, gate)
@@ -175,15 +179,21 @@ def test_bits_are_the_same_on_any_number_of_devices(shards):
 
 
 @pytest.mark.parametrize(
-  'mesh, buffer_rows', [((1, 1, 1), 3), ((2, 4, 1), 16), ((1, 8, 1), 3)]
+  'mesh, buffer_rows, units',
+  [
+    ((1, 1, 1), 3, {}),
+    ((2, 4, 1), 16, _UNITS),
+    ((1, 8, 1), 3, {}),
+    ((1, 1, 1), 3, _UNITS),
+  ],
 )
 def test_grouped_products_are_those_of_each_expert(
-  mesh, buffer_rows, monkeypatch
+  mesh, buffer_rows, units, monkeypatch
 ):
   # What accelerators compute, beside what CPUs do; with 4 and 8 shards a device
   # has fewer experts than a token. A buffer of 16 rows suffices for most
   # devices only, one of 3 rows for a token.
-  config = _config(experts_per_token=3, expert_dispatch='all_gather')
+  config = _config(experts_per_token=3, expert_dispatch='all_gather', **units)
   want = _step(mesh, config, **_QUICKLY)[0]
   monkeypatch.setattr(dropless, 'mixture', dropless.grouped_mixture)
   monkeypatch.setattr(dropless, '_MIN_BUFFER_ROWS', buffer_rows)
@@ -224,13 +234,14 @@ def _ragged_all_to_all(
 
 
 @pytest.mark.parametrize(
-  'mesh, buffer_rows', [((2, 4, 1), 64), ((2, 4, 1), 24), ((1, 8, 1), 3)]
+  'mesh, buffer_rows, units',
+  [((2, 4, 1), 64, {}), ((2, 4, 1), 24, _UNITS), ((1, 8, 1), 3, {})],
 )
 def test_exchanged_rows_have_the_outputs_of_gathered_tokens(
-  mesh, buffer_rows, monkeypatch
+  mesh, buffer_rows, units, monkeypatch
 ):
   # The first buffer always suffices, the others for few tokens.
-  config = _config(experts_per_token=3)
+  config = _config(experts_per_token=3, **units)
   want = _step(mesh, config, **_QUICKLY)[0]
   monkeypatch.setattr(jax.lax, 'ragged_all_to_all', _ragged_all_to_all)
   monkeypatch.setattr(dropless, '_MIN_BUFFER_ROWS', buffer_rows)
@@ -274,9 +285,42 @@ def test_devices_with_the_same_tokens_send_no_rows():
     _step((2, 4, 1), config)
 
 
+@pytest.mark.parametrize(
+  'mesh, dispatch', [((1, 1, 1), 'auto'), ((1, 4, 1), 'all_to_all')]
+)
+def test_rows_without_a_group_reach_no_gradient(mesh, dispatch, monkeypatch):
+  # Kernels leave these rows, and their gradients, undefined.
+  @jax.custom_vjp
+  def product(rows, weights, group_sizes):
+    return forward(rows, weights, group_sizes)[0]
+
+  def forward(*args):
+    outputs, pull = jax.vjp(jax.lax.ragged_dot, *args)
+    return spoil(outputs, args[2]), (pull, args[2])
+
+  def backward(residuals, gradient):
+    pull, group_sizes = residuals
+    is_row = jnp.arange(len(gradient)) < jnp.sum(group_sizes)
+    rows, *others = pull(jnp.where(is_row[:, None], gradient, 0.0))
+    return spoil(rows, group_sizes), *others
+
+  def spoil(rows, group_sizes):
+    is_row = jnp.arange(len(rows)) < jnp.sum(group_sizes)
+    return jnp.where(is_row[:, None], rows, jnp.nan)
+
+  product.defvjp(forward, backward)
+  monkeypatch.setattr(dropless.grouped_matmul, 'grouped_matmul', product)
+  monkeypatch.setattr(dropless, 'mixture', dropless.grouped_mixture)
+  monkeypatch.setattr(jax.lax, 'ragged_all_to_all', _ragged_all_to_all)
+  with platforms.tracing_for('gpu'):
+    config = _config(expert_dispatch=dispatch, **_UNITS)
+    got = _step(mesh, config, **_QUICKLY)[0]
+  assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(got))
+
+
 def _grouped(num_shards):
   experts = lambda weights, rows, gates, product: product(
-    product(rows, weights[0][0]) * gates, weights[1]
+    product(rows, weights.inputs[0]) * gates, weights.output
   )
 
   def mix(tokens, top_k, weights):
@@ -290,7 +334,9 @@ def _grouped(num_shards):
 def test_stages_of_a_pipeline_share_the_condition(monkeypatch):
   monkeypatch.setattr(dropless, '_MIN_BUFFER_ROWS', 4)
   tokens = running.normal(3, 8, _D)
-  weights = [running.normal(3, 2, _D, _F)], running.normal(3, 2, _F, _D)
+  weights = dropless.ExpertWeights(
+    [running.normal(3, 2, _D, _F)], running.normal(3, 2, _F, _D)
+  )
   # One stage routes all tokens to the local experts 0 and 1 of 8, two none.
   indices = (
     jnp.zeros((3, 8, 2), jnp.int32) + jnp.asarray([4, 0, 2])[:, None, None]
@@ -324,7 +370,7 @@ def test_flops_are_those_of_balanced_experts(monkeypatch):
   args = (
     jnp.ones((64, _D)),
     dropless.TopKExperts(jnp.zeros((64, 2), jnp.int32), jnp.ones((64, 2))),
-    ([jnp.ones((2, _D, _F))], jnp.ones((2, _F, _D))),
+    dropless.ExpertWeights([jnp.ones((2, _D, _F))], jnp.ones((2, _F, _D))),
   )
   for num_shards in (1, 4):
     found = flops.count(_grouped(num_shards), *args)['ragged_dot_general']
@@ -367,6 +413,11 @@ def test_with_other_axes(batch, one_device):
   activations.gsm, activations.gs = [batch, None, 'mdl'], [batch, None]
   got, _ = _step((2, 2, 2), config, **_QUICKLY)
   _check(got, one_device)
+
+
+def test_biases_of_experts_and_hidden_units_on_other_devices():
+  want = _step((1, 1, 1), _config(**_UNITS), **_QUICKLY)[0]
+  _check(_step((1, 4, 2), _config(**_UNITS), **_QUICKLY)[0], want)
 
 
 @pytest.mark.parametrize('mesh', [(2, 1, 1), (2, 2, 1)])

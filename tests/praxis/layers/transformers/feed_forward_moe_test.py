@@ -17,6 +17,7 @@ from tests.praxis.layers import running
 from tests.testing import numpy_layers
 
 _B, _T, _D, _F, _E = 2, 8, 4, 6, 3
+_UNITS = {'use_gated_activation': True, 'gated_limit': 0.3, 'gated_offset': 1.0}
 
 
 def _config(**kwargs):
@@ -31,15 +32,16 @@ def _config(**kwargs):
   return transformers.TransformerFeedForwardMoe.config(**{**fields, **kwargs})
 
 
-def _experts(p, x, gated=False):
+def _experts(p, x, gated=False, limit=np.inf, offset=0.0):
   """Returns what every expert makes of every token, [B, T, E, D]."""
-  hidden = np.einsum('btd,edf->btef', x, p['wi_0'])
+  hidden = np.einsum('btd,edf->btef', x, p['wi_0']) + p.get('bi_0', 0)
   if gated:
     gate = np.einsum('btd,edf->btef', x, p['wi_gate_0'])
-    hidden = hidden * np.maximum(gate, 0)
+    gate = np.minimum(gate + p.get('bi_gate_0', 0), limit)
+    hidden = (np.clip(hidden, -limit, limit) + offset) * np.maximum(gate, 0)
   else:
     hidden = np.maximum(hidden, 0)
-  return np.einsum('btef,efd->bted', hidden, p['wo_0'])
+  return np.einsum('btef,efd->bted', hidden, p['wo_0']) + p.get('bo', 0)
 
 
 def _top_k(gates, k, normalize=True):
@@ -68,6 +70,9 @@ def _numbers(variables):
     {'gating_func': 'dense_top2'},
     {'gating_func': 'dropless'},
     {'gating_func': 'dropless', 'use_gated_activation': True},
+    {'gating_func': 'dropless', 'has_bias': True},
+    {'gating_func': 'dropless', 'has_bias': True, **_UNITS},
+    _UNITS,
     {'norm_policy': 'post_skip'},
     {'apply_padding_first': True},
     {'gating_logit_cap': 0.5},
@@ -78,10 +83,16 @@ def test_two_experts_of_choice(kwargs):
   paddings = jnp.zeros((_B, _T)).at[1, 6:].set(1.0)
   layer, variables = running.build(_config(**kwargs), x, paddings)
   p = _numbers(variables)
-  logits = np.asarray(x) @ p['gate']
+  logits = np.asarray(x) @ p['gate'] + p.get('gate_bias', 0)
   if cap := kwargs.get('gating_logit_cap'):
     logits = cap * np.tanh(logits / cap)
-  outputs = _experts(p, x, kwargs.get('use_gated_activation'))
+  outputs = _experts(
+    p,
+    x,
+    kwargs.get('use_gated_activation'),
+    limit=kwargs.get('gated_limit', np.inf),
+    offset=kwargs.get('gated_offset', 0.0),
+  )
   mixed = np.einsum(
     'bted,bte->btd', outputs, _top2(numpy_layers.softmax(logits))
   )
@@ -419,14 +430,16 @@ def test_summaries():
 
 def test_weights_in_shards_are_one_weight():
   x = running.normal(_B, _T, _D)
-  layer, variables = running.build(_config(), x)
+  config = _config(gating_func='dropless', has_bias=True)
+  layer, variables = running.build(config, x)
   p = variables['params']
-  shards = {'gate': p['gate']}
+  shards = {name: p[name] for name in ('gate', 'gate_bias', 'bo')}
   for i in range(2):
     part = slice(3 * i, 3 * i + 3)
     shards[f'wi_{i}'] = p['wi_0'][:, :, part]
+    shards[f'bi_{i}'] = p['bi_0'][:, part]
     shards[f'wo_{i}'] = p['wo_0'][:, part]
-  sharded = _config(expert_weight_shards=2, name='sharded').Instantiate()
+  sharded = config.set(expert_weight_shards=2, name='sharded').Instantiate()
   np.testing.assert_allclose(
     running.run(sharded, {'params': shards}, x),
     running.run(layer, variables, x),
@@ -485,7 +498,14 @@ def test_groups_are_not_smaller_than_asked_for():
 
 
 def test_declared_weights():
-  config = _config(use_gated_activation=True, name='layer')
+  config = _config(
+    use_gated_activation=True,
+    gating_func='dropless',
+    has_bias=True,
+    name='layer',
+    mesh_axis_names=['data', 'mdl'],
+    ici_mesh_shape=[1, 1],
+  )
   config.weight_split_dims_mapping.emh = ['data', None, 'mdl']
   config.weight_split_dims_mapping.ehm = ['data', 'mdl', None]
   declared = config.Instantiate().abstract_init_with_metadata(
@@ -502,8 +522,15 @@ def test_declared_weights():
     assert declared[name].init == uniform(fan)
     fraction = 1 if name == 'gate' else 2 / _E
     assert declared[name].active_fraction == fraction
-  split = declared['wo_0'].tensor_split_dims_mapping
-  assert list(split) == ['data', 'mdl', None]
+  for name, shape, split in [
+    ('wo_0', (_E, _F, _D), ['data', 'mdl', None]),
+    ('gate_bias', (_E,), [-1]),
+    ('bi_0', (_E, _F), ['data', 'mdl']),
+    ('bi_gate_0', (_E, _F), ['data', 'mdl']),
+    ('bo', (_E, _D), ['data', None]),
+  ]:
+    assert declared[name].full_shape == shape
+    assert list(declared[name].tensor_split_dims_mapping) == split
 
 
 @pytest.mark.parametrize(
@@ -523,6 +550,8 @@ def test_declared_weights():
       'use_gated_activation must be False',
     ),
     ({'experts_per_token': 3}, "set gating_func='dropless'"),
+    ({'has_bias': True}, "set gating_func='dropless'"),
+    ({'gated_limit': 7.0}, 'use_gated_activation must be True'),
     ({'normalize_gates': False}, "set gating_func='dropless'"),
     (
       {'gating_func': 'dropless', 'experts_per_token': 4},
