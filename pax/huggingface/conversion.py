@@ -132,11 +132,12 @@ def _write_side_files(folder: model_folder.ModelFolder, side: Path) -> None:
   for file in sorted(folder.path.iterdir()):
     if file.is_file() and not file.name.endswith(_OTHER_WEIGHTS):
       shutil.copyfile(file, side / file.name)
-  headers = {
-    file.name: safetensors.read_header(file)
-    for file in safetensors.weight_files(folder.path)
-  }
-  (side / _HEADERS).write_text(json.dumps(headers))
+  if not folder.is_quantized:
+    headers = {
+      file.name: safetensors.read_header(file)
+      for file in safetensors.weight_files(folder.path)
+    }
+    (side / _HEADERS).write_text(json.dumps(headers))
   extra = {
     name: entry
     for name, entry in folder.entries.items()
@@ -183,6 +184,7 @@ def to_huggingface(
   if output.exists() and any(output.iterdir()):
     raise ValueError(f'{output} must be a new or empty folder, got files in it')
   config = model_folder.read_object(_config_file(side))
+  config.pop(model_folder.QUANTIZATION_CONFIG, None)
   source = _CheckpointTensors.open(side, config, path, dtype)
   headers = source.headers(side, max_shard_size)
   if headers != _original_headers(side):

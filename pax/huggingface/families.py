@@ -11,17 +11,14 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from pax.huggingface import weight_layouts
+from pax.huggingface import config_settings, deepseek, gpt_oss, weight_layouts
+from pax.huggingface.config_settings import Json
 from pax.huggingface.gpt2 import Gpt2
-from pax.huggingface.latent_attention import LatentAttention
 from pax.huggingface.mixture_of_experts import ExpertTensors, MixtureOfExperts
-from pax.huggingface.rotary_decoder import RotaryDecoder, yarn_scale
+from pax.huggingface.rotary_decoder import RotaryDecoder
 from pax.huggingface.t5 import T5
 from pax.huggingface.weight_layouts import WeightLayout
 from praxis import base_layer, pax_fiddle
-
-# Contents of config.json.
-Json = Mapping[str, Any]
 
 # Weight of the softmax.
 _HEAD = 'lm_head.weight'
@@ -136,7 +133,7 @@ def find_copies(
 
 def _llama(config: Json) -> RotaryDecoder:
   has_bias = config.get('attention_bias', False)
-  return _rotary_decoder(
+  return config_settings.rotary_decoder(
     config,
     activation=config.get('hidden_act', 'silu'),
     has_qkv_bias=has_bias,
@@ -147,10 +144,10 @@ def _llama(config: Json) -> RotaryDecoder:
 
 def _mistral(config: Json) -> RotaryDecoder:
   window = config.get('sliding_window', 4096)
-  return _rotary_decoder(
+  return config_settings.rotary_decoder(
     config,
     activation=config.get('hidden_act', 'silu'),
-    windows=(window,) * _size(config, 'num_hidden_layers'),
+    windows=(window,) * config_settings.size(config, 'num_hidden_layers'),
   )
 
 
@@ -160,14 +157,14 @@ def _mixtral(config: Json) -> RotaryDecoder:
       'router_jitter_noise in config.json must be 0, got'
       f' {config["router_jitter_noise"]}; no layer of praxis adds it'
     )
-  num_layers = _size(config, 'num_hidden_layers')
-  return _rotary_decoder(
+  num_layers = config_settings.size(config, 'num_hidden_layers')
+  return config_settings.rotary_decoder(
     {'num_key_value_heads': 8, 'rms_norm_eps': 1e-5, **config},
     activation=config.get('hidden_act', 'silu'),
     windows=(config.get('sliding_window'),) * num_layers,
     experts=_experts(
       {'num_local_experts': 8, 'num_experts_per_tok': 2, **config},
-      hidden_dims=_size(config, 'intermediate_size'),
+      hidden_dims=config_settings.size(config, 'intermediate_size'),
       layers=tuple(range(num_layers)),
       normalize_gates=True,
       tensors=ExpertTensors(
@@ -178,7 +175,7 @@ def _mixtral(config: Json) -> RotaryDecoder:
 
 
 def _qwen2(config: Json) -> RotaryDecoder:
-  return _rotary_decoder(
+  return config_settings.rotary_decoder(
     config,
     activation=config.get('hidden_act', 'silu'),
     has_qkv_bias=True,
@@ -188,7 +185,7 @@ def _qwen2(config: Json) -> RotaryDecoder:
 
 def _qwen3(config: Json) -> RotaryDecoder:
   has_bias = config.get('attention_bias', False)
-  return _rotary_decoder(
+  return config_settings.rotary_decoder(
     {'head_dim': 128, **config},
     activation=config.get('hidden_act', 'silu'),
     has_qkv_bias=has_bias,
@@ -199,7 +196,7 @@ def _qwen3(config: Json) -> RotaryDecoder:
 
 
 def _qwen3_moe(config: Json) -> RotaryDecoder:
-  num_layers = _size(config, 'num_hidden_layers')
+  num_layers = config_settings.size(config, 'num_hidden_layers')
   window = config.get('sliding_window', 4096)
   is_windowed = config.get('use_sliding_window', False)
   step = config.get('decoder_sparse_step', 1)
@@ -232,108 +229,18 @@ def _qwen3_moe(config: Json) -> RotaryDecoder:
 def _experts(config: Json, **settings: Any) -> MixtureOfExperts:
   # transformers 5 writes num_local_experts for all families.
   name = 'num_local_experts'
-  experts_per_token = _size(config, 'num_experts_per_tok')
+  experts_per_token = config_settings.size(config, 'num_experts_per_tok')
   # The loss of transformers adds up the shares of all choices, and has the mean
   # over layers.
   weight = config.get('router_aux_loss_coef', 0.001) * experts_per_token
   return MixtureOfExperts(
-    num_experts=_size(config, name if name in config else 'num_experts'),
+    num_experts=config_settings.size(
+      config, name if name in config else 'num_experts'
+    ),
     experts_per_token=experts_per_token,
     load_balance_loss_weight=weight / max(len(settings['layers']), 1),
     **settings,
   )
-
-
-def _deepseek_v2(config: Json) -> RotaryDecoder:
-  if config.get('norm_topk_prob'):
-    raise ValueError(
-      'norm_topk_prob in config.json of a deepseek_v2 must be false, got true;'
-      ' transformers does not normalize its gates'
-    )
-  config = {'n_shared_experts': 2, **config, 'norm_topk_prob': False}
-  routing: dict[str, Any] = {}
-  method = config.get('topk_method', 'greedy')
-  if method == 'group_limited_greedy':
-    routing = _expert_groups(config, experts_per_group_score=1)
-  elif method != 'greedy':
-    raise ValueError(
-      "topk_method in config.json must be 'greedy' or 'group_limited_greedy',"
-      f' got {method!r}'
-    )
-  return _deepseek(
-    {'first_k_dense_replace': 0, 'n_routed_experts': 64, **config},
-    routing={**routing, 'gate_scale': config.get('routed_scaling_factor', 1.0)},
-  )
-
-
-def _deepseek_v3(config: Json) -> RotaryDecoder:
-  config = {'n_group': 8, 'topk_group': 4, 'num_experts_per_tok': 8, **config}
-  return _deepseek(
-    {'first_k_dense_replace': 3, 'n_routed_experts': 256, **config},
-    choice_bias='gate.e_score_correction_bias',
-    routing={
-      **_expert_groups(config, experts_per_group_score=2),
-      'gate_function': 'sigmoid',
-      'gate_scale': config.get('routed_scaling_factor', 2.5),
-    },
-  )
-
-
-def _expert_groups(config: Json, **settings: int) -> dict[str, int]:
-  return {
-    'num_expert_groups': _size(config, 'n_group'),
-    'groups_per_token': _size(config, 'topk_group'),
-    **settings,
-  }
-
-
-def _deepseek(
-  config: Json, routing: Mapping[str, Any], choice_bias: str | None = None
-) -> RotaryDecoder:
-  rope, num_layers = _rope(config), _size(config, 'num_hidden_layers')
-  nope_dim = config.get('qk_nope_head_dim', 128)
-  rope_dim = config.get('qk_rope_head_dim', 64)
-  hidden_dims = _size(config, 'moe_intermediate_size')
-  scale = (nope_dim + rope_dim) ** -0.5
-  if rope['rope_type'] != 'default' and rope.get('mscale_all_dim'):
-    scale *= yarn_scale(rope, 'mscale_all_dim') ** 2
-  decoder = _rotary_decoder(
-    {**config, 'head_dim': nope_dim + rope_dim},
-    activation=config.get('hidden_act', 'silu'),
-    has_ffn_bias=config.get('mlp_bias', False),
-    query_scale=scale,
-    latent_attention=LatentAttention(
-      num_heads=_size(config, 'num_attention_heads'),
-      query_rank=config.get('q_lora_rank', 1536),
-      key_value_rank=config.get('kv_lora_rank', 512),
-      nope_dim=nope_dim,
-      rope_dim=rope_dim,
-      value_dim=config.get('v_head_dim', 128),
-      has_interleaved_pairs=config.get('rope_interleave', True),
-      has_bias=config.get('attention_bias', False),
-    ),
-  )
-  experts = MixtureOfExperts(
-    num_experts=_size(config, 'n_routed_experts'),
-    experts_per_token=_size(config, 'num_experts_per_tok'),
-    hidden_dims=hidden_dims,
-    layers=tuple(range(config['first_k_dense_replace'], num_layers)),
-    normalize_gates=config.get('norm_topk_prob', True),
-    # Transformers adds none; that of the papers is of each sequence.
-    load_balance_loss_weight=config.get('aux_loss_alpha', 0.0),
-    shared_hidden_dims=hidden_dims * config.get('n_shared_experts', 1),
-    shared_has_bias=decoder.has_ffn_bias,
-    routing={'balances_each_sequence': True, **routing},
-    tensors=ExpertTensors(
-      mixture='mlp',
-      gate='gate_proj',
-      up='up_proj',
-      down='down_proj',
-      shared='shared_experts',
-      choice_bias=choice_bias,
-    ),
-  )
-  return dataclasses.replace(decoder, experts=experts)
 
 
 def _gemma(config: Json) -> RotaryDecoder:
@@ -343,7 +250,7 @@ def _gemma(config: Json) -> RotaryDecoder:
   activation = config.get('hidden_activation') or config.get('hidden_act')
   if activation in (None, 'gelu'):
     activation = 'gelu_pytorch_tanh'
-  return _rotary_decoder(
+  return config_settings.rotary_decoder(
     {'head_dim': 256, 'tie_word_embeddings': True, **config},
     activation=activation,
     has_qkv_bias=has_bias,
@@ -355,7 +262,7 @@ def _gemma(config: Json) -> RotaryDecoder:
 
 def _gemma2(config: Json) -> RotaryDecoder:
   gemma = _gemma({'num_key_value_heads': 4, **config})
-  num_layers = _size(config, 'num_hidden_layers')
+  num_layers = config_settings.size(config, 'num_hidden_layers')
   kinds = config.get('layer_types') or [
     'full_attention' if i % 2 else 'sliding_attention'
     for i in range(num_layers)
@@ -378,7 +285,7 @@ def _gemma3(config: Json) -> RotaryDecoder:
   )
   kinds = config.get('layer_types') or [
     'sliding_attention' if (i + 1) % period else 'full_attention'
-    for i in range(_size(config, 'num_hidden_layers'))
+    for i in range(config_settings.size(config, 'num_hidden_layers'))
   ]
   rope, window_rope = _gemma3_ropes(config)
   gemma = _gemma({'num_key_value_heads': 4, **config, **rope})
@@ -388,7 +295,7 @@ def _gemma3(config: Json) -> RotaryDecoder:
     has_head_norms=True,
     has_output_norms=True,
     windows=_windows(kinds, window),
-    window_rope=_rope(window_rope),
+    window_rope=config_settings.rope(window_rope),
     query_scale=config.get('query_pre_attn_scalar', 256) ** -0.5,
     attention_logit_cap=config.get('attn_logit_softcapping'),
     logit_cap=config.get('final_logit_softcapping'),
@@ -416,6 +323,34 @@ def _gemma3_ropes(config: Json) -> tuple[Json, Json]:
   return {'rope_scaling': None, **full}, window
 
 
+def _gpt_oss(config: Json) -> RotaryDecoder:
+  config = gpt_oss.with_defaults(config)
+  has_bias = config['attention_bias']
+  mixture = _experts(
+    config,
+    hidden_dims=config_settings.size(config, 'intermediate_size'),
+    layers=tuple(range(config_settings.size(config, 'num_hidden_layers'))),
+    normalize_gates=True,
+    tensors=ExpertTensors(
+      mixture='mlp', gate='gate_up_proj', up='gate_up_proj', down='down_proj'
+    ),
+  )
+  return config_settings.rotary_decoder(
+    config,
+    # That of a feed-forward layer, of which there is none.
+    activation='silu',
+    has_qkv_bias=has_bias,
+    has_output_bias=has_bias,
+    has_sinks=True,
+    windows=_windows(config['layer_types'], config['sliding_window']),
+    experts=gpt_oss.GptOssExperts(
+      mixture=mixture,
+      slope=config['swiglu_alpha'],
+      limit=config['swiglu_limit'],
+    ),
+  )
+
+
 def _gpt2(config: Json) -> Gpt2:
   for name in ('scale_attn_by_inverse_layer_idx', 'add_cross_attention'):
     if config.get(name):
@@ -428,12 +363,13 @@ def _gpt2(config: Json) -> Gpt2:
       'tie_word_embeddings in config.json of a gpt2 must be true, got false'
     )
   return Gpt2(
-    vocab_size=_size(config, 'vocab_size'),
-    max_positions=_size(config, 'n_positions'),
-    model_dims=_size(config, 'n_embd'),
-    hidden_dims=config.get('n_inner') or 4 * _size(config, 'n_embd'),
-    num_layers=_size(config, 'n_layer'),
-    num_heads=_size(config, 'n_head'),
+    vocab_size=config_settings.size(config, 'vocab_size'),
+    max_positions=config_settings.size(config, 'n_positions'),
+    model_dims=config_settings.size(config, 'n_embd'),
+    hidden_dims=config.get('n_inner')
+    or 4 * config_settings.size(config, 'n_embd'),
+    num_layers=config_settings.size(config, 'n_layer'),
+    num_heads=config_settings.size(config, 'n_head'),
     norm_epsilon=config.get('layer_norm_epsilon', 1e-5),
     activation=config.get('activation_function', 'gelu_new'),
     scales_attention=config.get('scale_attn_weights', True),
@@ -448,18 +384,18 @@ def _t5(config: Json) -> T5:
       "feed_forward_proj in config.json must be 'gated-' and an activation, or"
       f' an activation, got {projection!r}'
     )
-  num_layers = _size(config, 'num_layers')
+  num_layers = config_settings.size(config, 'num_layers')
   # T5 1.1 is marked by tie_word_embeddings=false, or in newer files by
   # scale_decoder_outputs=false.
   is_tied = config.get('tie_word_embeddings', True)
   return T5(
-    vocab_size=_size(config, 'vocab_size'),
-    model_dims=_size(config, 'd_model'),
-    dim_per_head=_size(config, 'd_kv'),
-    hidden_dims=_size(config, 'd_ff'),
+    vocab_size=config_settings.size(config, 'vocab_size'),
+    model_dims=config_settings.size(config, 'd_model'),
+    dim_per_head=config_settings.size(config, 'd_kv'),
+    hidden_dims=config_settings.size(config, 'd_ff'),
     num_encoder_layers=num_layers,
     num_decoder_layers=config.get('num_decoder_layers') or num_layers,
-    num_heads=_size(config, 'num_heads'),
+    num_heads=config_settings.size(config, 'num_heads'),
     num_buckets=config.get('relative_attention_num_buckets', 32),
     max_distance=config.get('relative_attention_max_distance', 128),
     norm_epsilon=config.get('layer_norm_epsilon', 1e-6),
@@ -471,59 +407,13 @@ def _t5(config: Json) -> T5:
   )
 
 
-def _rotary_decoder(config: Json, **settings: Any) -> RotaryDecoder:
-  num_heads = _size(config, 'num_attention_heads')
-  return RotaryDecoder(
-    vocab_size=_size(config, 'vocab_size'),
-    model_dims=_size(config, 'hidden_size'),
-    hidden_dims=_size(config, 'intermediate_size'),
-    num_layers=_size(config, 'num_hidden_layers'),
-    num_heads=num_heads,
-    num_kv_heads=config.get('num_key_value_heads') or num_heads,
-    dim_per_head=config.get('head_dim')
-    or _size(config, 'hidden_size') // num_heads,
-    norm_epsilon=config.get('rms_norm_eps', 1e-6),
-    rope=_rope(config),
-    is_tied=config.get('tie_word_embeddings', False),
-    **settings,
-  )
-
-
-def _size(config: Json, name: str) -> int:
-  """Returns a setting that is a number of something."""
-  value = config[name]
-  if type(value) is not int or value < 1:
-    raise ValueError(
-      f'{name} in config.json must be an integer at least 1, got {value!r}; use'
-      ' the file that save_pretrained writes'
-    )
-  return value
-
-
-def _rope(config: Json) -> dict[str, Any]:
-  """Returns `rope_parameters`; older files have other names."""
-  settings = config.get('rope_scaling') or config.get('rope_parameters') or {}
-  if not isinstance(settings, Mapping):
-    raise ValueError(
-      'rope_scaling or rope_parameters in config.json must be an object, got'
-      f' {settings!r}; use the file that save_pretrained writes'
-    )
-  rope = dict(settings)
-  rope.setdefault('rope_theta', config.get('rope_theta', 10000.0))
-  rope.setdefault('rope_type', rope.get('type', 'default'))
-  rope.setdefault(
-    'partial_rotary_factor', config.get('partial_rotary_factor', 1.0)
-  )
-  return rope
-
-
 def _qwen_windows(config: Json) -> tuple[int | None, ...]:
   if not config.get('use_sliding_window', False):
     return ()
   first = config.get('max_window_layers', 28)
   kinds = config.get('layer_types') or [
     'sliding_attention' if i >= first else 'full_attention'
-    for i in range(_size(config, 'num_hidden_layers'))
+    for i in range(config_settings.size(config, 'num_hidden_layers'))
   ]
   return _windows(kinds, config.get('sliding_window', 4096))
 
@@ -550,9 +440,9 @@ def _check_causal(config: Json) -> None:
 
 
 FAMILIES: Mapping[str, Family] = {
-  'deepseek_v2': Family(read=_deepseek_v2),
+  'deepseek_v2': Family(read=deepseek.read_v2),
   'deepseek_v3': Family(
-    read=_deepseek_v3,
+    read=deepseek.read_v3,
     # The module that predicts the token after the next.
     ignored=(r'.*rotary_emb\.inv_freq', r'model\.layers\.61\..*'),
   ),
@@ -566,6 +456,7 @@ FAMILIES: Mapping[str, Family] = {
     ignored=(r'(.*\.)?h\.\d+\.attn\.(masked_)?bias',),
     copies={_HEAD: 'transformer.wte.weight'},
   ),
+  'gpt_oss': Family(read=_gpt_oss),
   'llama': Family(read=_llama),
   'mistral': Family(read=_mistral),
   'mixtral': Family(read=_mixtral),

@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from pax.huggingface import families, safetensors
+from pax.huggingface import families, mxfp4, safetensors
 from pax.huggingface.weight_layouts import WeightLayout
 
 CONFIG_FILE = 'config.json'
+# The setting of config.json that names the format of quantized tensors.
+QUANTIZATION_CONFIG = 'quantization_config'
 GENERATION_CONFIG_FILE = 'generation_config.json'
 # Dtypes of weights.
 DTYPES = ('bfloat16', 'float16', 'float32')
@@ -38,7 +40,7 @@ class ModelFolder:
   # Tensors that are copies of tied weights, and the tensors of those.
   copies: Mapping[str, str]
   # All tensors, in the order of the files.
-  entries: Mapping[str, safetensors.TensorEntry]
+  entries: Mapping[str, mxfp4.Entry]
 
   @classmethod
   def open(cls, path: str | pathlib.Path) -> ModelFolder:
@@ -49,7 +51,7 @@ class ModelFolder:
     """
     path = pathlib.Path(path)
     config = read_config(path)
-    entries = safetensors.read_folder(path)
+    entries = _read_entries(path, config)
     family, model = families.find_family(config), families.read_model(config)
     layouts = families.find_tensors(family, model, entries)
     for name, parts in layouts.items():
@@ -87,16 +89,31 @@ class ModelFolder:
     )
 
   @property
+  def is_quantized(self) -> bool:
+    """Whether a tensor is not in the files as it is read."""
+    return any(
+      isinstance(entry, mxfp4.PackedEntry) for entry in self.entries.values()
+    )
+
+  @property
   def dtypes(self) -> dict[str, np.dtype]:
     """Dtypes by the names of tensors."""
     return {name: entry.dtype for name, entry in self.entries.items()}
 
 
+def _read_entries(
+  path: pathlib.Path, config: Mapping[str, Any]
+) -> Mapping[str, mxfp4.Entry]:
+  """Returns the tensors, those in MXFP4 as one of their blocks and scales."""
+  entries = safetensors.read_folder(path)
+  quantization = config.get(QUANTIZATION_CONFIG) or {}
+  if quantization.get('quant_method') == 'mxfp4':
+    return mxfp4.unpack(entries)
+  return entries
+
+
 def _check_copy(
-  name: str,
-  copy: safetensors.TensorEntry,
-  source_name: str,
-  source: safetensors.TensorEntry,
+  name: str, copy: mxfp4.Entry, source_name: str, source: mxfp4.Entry
 ) -> None:
   """Checks that a copy has the values of a tied weight.
 

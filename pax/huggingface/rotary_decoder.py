@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decoders with rotary positions, RMS norms and gated feed-forward layers.
 
-Llama, Mistral, Mixtral, Qwen, Gemma and DeepSeek differ in the fields of
-`RotaryDecoder` only.
+Llama, Mistral, Mixtral, Qwen, Gemma, gpt-oss and DeepSeek differ in the fields
+of `RotaryDecoder` only.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from pax.huggingface import weight_layouts
+from pax.huggingface.gpt_oss import GptOssExperts
 from pax.huggingface.latent_attention import LatentAttention
 from pax.huggingface.mixture_of_experts import MixtureOfExperts
 from pax.huggingface.weight_layouts import WeightLayout
@@ -69,6 +70,8 @@ class RotaryDecoder:
   has_ffn_bias: bool = False
   # Whether queries and keys are normalized before their rotation.
   has_head_norms: bool = False
+  # Whether each head has a logit that attends to no value.
+  has_sinks: bool = False
   # Number of positions that a query sees, itself included, for each layer; None
   # for all.
   windows: tuple[int | None, ...] = ()
@@ -86,7 +89,7 @@ class RotaryDecoder:
   # Attention to latents instead; None for none.
   latent_attention: LatentAttention | None = None
   # The feed-forward layers that are mixtures of experts; None for no layer.
-  experts: MixtureOfExperts | None = None
+  experts: MixtureOfExperts | GptOssExperts | None = None
 
   def __post_init__(self) -> None:
     # Before weights are read.
@@ -209,6 +212,7 @@ class RotaryDecoder:
       use_bias=self.has_qkv_bias,
       use_output_bias=self.has_output_bias,
       scale_query_by_dim_per_head=True,
+      use_attention_sinks=self.has_sinks,
       use_rotary_position_emb=True,
       # Rotated keys suffice for decoding.
       consolidate_rope_key_state=True,
@@ -290,6 +294,10 @@ class RotaryDecoder:
     if self.has_output_bias:
       yield weight_layouts.same(
         f'{source}.o_proj.bias', f'{target}/post/b', model
+      )
+    if self.has_sinks:
+      yield weight_layouts.same(
+        f'{source}.sinks', f'{target}/sinks', self.num_heads
       )
     if self.has_head_norms:
       for name in 'qk':

@@ -104,7 +104,7 @@ class Variable:
     in_stack, in_tensor = index[:num_axes], index[num_axes:]
     part = lambda i: self.layouts[i].to_variable(read(self.tensors[i]))
     if not num_axes:
-      return part(0)[in_tensor]
+      return np.asarray(part(0)[in_tensor])
     positions = np.arange(len(self.tensors)).reshape(self.stack_shape)[in_stack]
     first, *others = positions.flat
     first_part = part(first)[in_tensor]

@@ -32,6 +32,7 @@ _REFERENCES = (
   'gemma',
   'gemma2',
   'gemma3',
+  'gpt_oss',
   'gpt2',
   't5',
 )
@@ -232,6 +233,20 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         },
         'sliding_attention': {'rope_type': 'default', 'rope_theta': 100.0},
       },
+    ),
+  ),
+  'gpt_oss': (
+    'gpt_oss',
+    dict(
+      num_key_value_heads=2,
+      head_dim=12,
+      intermediate_size=20,
+      num_local_experts=6,
+      num_experts_per_tok=3,
+      sliding_window=4,
+      # Some gates and values are beyond it.
+      swiglu_limit=0.5,
+      rope_parameters={**_YARN_ROPE, 'truncate': False},
     ),
   ),
   'gpt2': (

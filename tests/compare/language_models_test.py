@@ -6,12 +6,17 @@ Models are small, their weights random: nothing is fetched.
 
 from __future__ import annotations
 
+import functools
+import operator
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from transformers.integrations import mxfp4
 
-from pax.huggingface import conversion, model_folder
+from pax.huggingface import conversion, model_folder, stacked_variables
 from tests.compare import huggingface_references as references
 from tests.pax.huggingface import loaded_models, reference_models
 
@@ -54,7 +59,49 @@ def test_round_trip_gives_the_same_files_and_model(saved, tmp_path):
     assert torch.equal(value, loaded.state_dict()[name]), name
 
 
-@pytest.mark.parametrize('name', ['mixtral', 'qwen3_moe'])
+def test_mxfp4_has_the_values_of_transformers(tmp_path):
+  source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
+  arrays = reference_models.write_mxfp4(source)
+  conversion.to_pax(source, job)
+  conversion.to_huggingface(job, output)
+  exported = references.load_model(output).state_dict()
+  for name, blocks in arrays.items():
+    tensor = name.removesuffix('_blocks')
+    if name.endswith('_blocks'):
+      scales = torch.tensor(arrays[f'{tensor}_scales'])
+      want = mxfp4.convert_moe_packed_tensors(torch.tensor(blocks), scales)
+      assert torch.equal(exported[tensor], want.to(torch.float32)), tensor
+
+
+def test_gradients_are_the_same(tmp_path):
+  # gpt-oss has sinks, biases of experts, and tensors of two variables.
+  model = references.make_model('gpt_oss')
+  model.save_pretrained(tmp_path)
+  folder = model_folder.ModelFolder.open(tmp_path)
+  ours = loaded_models.LoadedModel(folder)
+  ids = reference_models.input_ids(model.config.vocab_size)
+  targets = torch.tensor(ids).long()
+  want_loss = model(targets, labels=targets).loss
+  want_loss.backward()
+
+  def loss(variables):
+    log_probs = jax.nn.log_softmax(ours.logits_of(variables, ids)[:, :-1])
+    chosen = jnp.take_along_axis(log_probs, ids[:, 1:, None], axis=-1)
+    return -jnp.mean(chosen)
+
+  got_loss, got = jax.value_and_grad(loss)(ours.variables)
+  np.testing.assert_allclose(got_loss, want_loss.item(), rtol=1e-5)
+  gradients = {name: x.grad.numpy() for name, x in model.named_parameters()}
+  for variable in stacked_variables.of_layouts(folder.layouts, None):
+    found = functools.reduce(operator.getitem, variable.path.split('/'), got)
+    want = variable.from_tensors(gradients.__getitem__)
+    tolerance = _TOLERANCE * np.abs(want).max()
+    np.testing.assert_allclose(
+      found, want, rtol=0, atol=tolerance, err_msg=variable.path
+    )
+
+
+@pytest.mark.parametrize('name', ['mixtral', 'qwen3_moe', 'gpt_oss'])
 def test_load_balance_losses_are_the_same(name, tmp_path):
   # That of transformers has means over layers before it multiplies them.
   model = references.make_model(
@@ -62,7 +109,7 @@ def test_load_balance_losses_are_the_same(name, tmp_path):
     num_hidden_layers=1,
     router_aux_loss_coef=0.25,
     output_router_logits=True,
-    **({} if name == 'mixtral' else {'mlp_only_layers': []}),
+    **({'mlp_only_layers': []} if name == 'qwen3_moe' else {}),
   )
   model.save_pretrained(tmp_path)
   ours = loaded_models.LoadedModel(model_folder.ModelFolder.open(tmp_path))

@@ -56,6 +56,7 @@ def _contents(folder: pathlib.Path) -> dict[str, bytes]:
     ('gemma2', {'dtype': 'F16'}),
     ('qwen3_moe', {'num_files': 4}),
     ('deepseek_v3', {'num_files': 4}),
+    ('gpt_oss', {'num_files': 2}),
     ('gpt2', {}),
     ('t5', {'num_files': 2}),
   ],
@@ -83,6 +84,7 @@ def test_round_trip_gives_the_same_files(name, options, tmp_path, capsys):
     ('llama3', 0, 1, 0),
     ('mixtral', 0, 1, 4),
     ('deepseek_v3', 1, 1, 8),
+    ('gpt_oss', 0, 2, 6),
   ],
 )
 def test_repeated_layers_are_stacked(
@@ -106,7 +108,7 @@ def test_repeated_layers_are_stacked(
   shapes = {k: v for k, v in shapes.items() if k.startswith('repeat')}
   assert {shape[0] for shape in shapes.values()} == {(4 - prefix) // size}
   stacks = [shape for leaf, shape in shapes.items() if leaf.endswith('.wo_0')]
-  assert [shape[1] for shape in stacks] == [experts] * bool(experts)
+  assert [shape[1] for shape in stacks] == [experts] * size * bool(experts)
   _convert(capsys, 'pax-to-hf', job, output)
   assert _contents(output) == _contents(source)
 

@@ -48,13 +48,23 @@ class LoadedModel:
     self, ids: np.ndarray, targets: np.ndarray | None = None, **segments: Any
   ) -> Any:
     """Returns the logits of all positions; `targets` are a T5's."""
+    return self.logits_of(self.variables, ids, targets, **segments)
+
+  def logits_of(
+    self,
+    variables: Any,
+    ids: np.ndarray,
+    targets: np.ndarray | None = None,
+    **segments: Any,
+  ) -> Any:
+    """Returns the same with other variables."""
     inputs = (ids, jnp.zeros(ids.shape))
     if targets is None:
       call = lambda model, *inputs: model.lm(*inputs, **segments).logits
     else:
       inputs += (targets, jnp.zeros(targets.shape))
       call = lambda model, *inputs: model.model(*inputs).logits
-    return self._run(call, self.variables, *inputs)
+    return self._run(call, variables, *inputs)
 
   def aux_loss(self, ids: np.ndarray) -> float:
     """Returns the sum of the auxiliary losses of a decoder."""

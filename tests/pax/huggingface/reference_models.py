@@ -22,7 +22,7 @@ import ml_dtypes
 import numpy as np
 import sentencepiece
 
-from pax.huggingface import families
+from pax.huggingface import families, safetensors
 from pax.inputs.tokens import tokenizers
 
 REFERENCES = pathlib.Path(__file__).parent / 'references.json'
@@ -179,6 +179,39 @@ def _write_with_settings(
   shapes = {weight.tensor: weight.tensor_shape for weight in weights}
   write(folder, config, shapes)
   (folder / 'tokenizer.json').unlink()
+
+
+def write_mxfp4(folder: pathlib.Path) -> dict[str, np.ndarray]:
+  """Writes a gpt-oss as it is published; returns the tensors of the file.
+
+  Args:
+    folder: Its path.
+  """
+  config = {
+    **load()['gpt_oss']['config'],
+    'intermediate_size': 64,
+    'dtype': 'bfloat16',
+    'quantization_config': {'quant_method': 'mxfp4'},
+  }
+  arrays: dict[str, np.ndarray] = {}
+  for layout in families.read_model(config).weights():
+    name, shape = layout.tensor, layout.tensor_shape
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    if name.endswith('_proj'):
+      experts, inputs, outputs = shape
+      blocks = (experts, outputs, inputs // 32)
+      draw = lambda *args: rng.integers(*args, dtype=np.uint8)  # noqa: B023
+      arrays[f'{name}_blocks'] = draw(0, 256, (*blocks, 16))
+      arrays[f'{name}_scales'] = draw(121, 126, blocks)
+    else:
+      arrays[name] = weight(name, shape).astype(ml_dtypes.bfloat16)
+  folder.mkdir(parents=True)
+  (folder / 'config.json').write_text(json.dumps(config))
+  header = safetensors.make_header(
+    {name: (x.shape, x.dtype) for name, x in arrays.items()}
+  )
+  safetensors.write(folder / 'model.safetensors', header, arrays.values())
+  return arrays
 
 
 def write_safetensors(

@@ -328,6 +328,38 @@ class Gemma3(fine_tuning.HuggingFaceLm):
 
 
 @experiment_registry.register
+class GptOss(fine_tuning.HuggingFaceLm):
+  """gpt-oss 20B."""
+
+  USE_REPEATED_LAYER = True
+  CONFIG = {
+    'model_type': 'gpt_oss',
+    'vocab_size': 201088,
+    'hidden_size': 2880,
+    'intermediate_size': 2880,
+    'num_hidden_layers': 24,
+    'num_attention_heads': 64,
+    'num_key_value_heads': 8,
+    'head_dim': 64,
+    'num_local_experts': 32,
+    'num_experts_per_tok': 4,
+    'sliding_window': 128,
+    'rms_norm_eps': 1e-5,
+    'rope_theta': 150000.0,
+    'rope_scaling': {
+      'rope_type': 'yarn',
+      'factor': 32.0,
+      'beta_fast': 32.0,
+      'beta_slow': 1.0,
+      'truncate': False,
+      'original_max_position_embeddings': 4096,
+    },
+    'bos_token_id': 199998,
+    'eos_token_id': 200002,
+  }
+
+
+@experiment_registry.register
 class Gpt2(fine_tuning.HuggingFaceLm):
   """GPT-2 with 124M parameters."""
 

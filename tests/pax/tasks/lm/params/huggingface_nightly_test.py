@@ -11,6 +11,12 @@ import pytest
 
 from tests.pax.huggingface import job_runs
 
+_EXPERTS = [
+  '--set=USE_EXPERT_PARALLEL=True',
+  '--set=ICI_MESH_SHAPE=[1,1,2,2]',
+  '--set=BATCH_SIZE=4',
+]
+
 
 @pytest.mark.parametrize(
   'exp, words',
@@ -19,14 +25,8 @@ from tests.pax.huggingface import job_runs
     # parallelism.
     ('Gemma2', ['--set=ICI_MESH_SHAPE=[1,2,2]', '--set=BATCH_SIZE=4']),
     ('Llama3', ['--set=ICI_MESH_SHAPE=[1,4,2]', '--set=BATCH_SIZE=4']),
-    (
-      'Mixtral',
-      [
-        '--set=USE_EXPERT_PARALLEL=True',
-        '--set=ICI_MESH_SHAPE=[1,1,2,2]',
-        '--set=BATCH_SIZE=4',
-      ],
-    ),
+    ('Mixtral', _EXPERTS),
+    ('GptOss', _EXPERTS),
     ('Gpt2', ['--set=ICI_MESH_SHAPE=None', '--set=BATCH_SIZE=8']),
     (
       'Qwen3',
@@ -41,4 +41,5 @@ from tests.pax.huggingface import job_runs
 def test_repeated_layers_have_the_loss_of_the_model_and_export_it(
   exp, words, tmp_path, capfd
 ):
-  job_runs.check_repeated_layers(exp, exp.lower(), tmp_path, words, capfd)
+  reference = {'GptOss': 'gpt_oss'}.get(exp, exp.lower())
+  job_runs.check_repeated_layers(exp, reference, tmp_path, words, capfd)

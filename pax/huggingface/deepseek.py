@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DeepSeek V2 and V3: latent attention, and experts beside shared ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from pax.huggingface import config_settings
+from pax.huggingface.config_settings import Json
+from pax.huggingface.latent_attention import LatentAttention
+from pax.huggingface.mixture_of_experts import ExpertTensors, MixtureOfExperts
+from pax.huggingface.rotary_decoder import RotaryDecoder, yarn_scale
+
+
+def read_v2(config: Json) -> RotaryDecoder:
+  """Returns a model of type deepseek_v2.
+
+  Raises:
+    ValueError: A setting is not supported.
+  """
+  if config.get('norm_topk_prob'):
+    raise ValueError(
+      'norm_topk_prob in config.json of a deepseek_v2 must be false, got true;'
+      ' transformers does not normalize its gates'
+    )
+  config = {'n_shared_experts': 2, **config, 'norm_topk_prob': False}
+  routing: dict[str, Any] = {}
+  method = config.get('topk_method', 'greedy')
+  if method == 'group_limited_greedy':
+    routing = _expert_groups(config, experts_per_group_score=1)
+  elif method != 'greedy':
+    raise ValueError(
+      "topk_method in config.json must be 'greedy' or 'group_limited_greedy',"
+      f' got {method!r}'
+    )
+  return _read(
+    {'first_k_dense_replace': 0, 'n_routed_experts': 64, **config},
+    routing={**routing, 'gate_scale': config.get('routed_scaling_factor', 1.0)},
+  )
+
+
+def read_v3(config: Json) -> RotaryDecoder:
+  """Returns a model of type deepseek_v3."""
+  config = {'n_group': 8, 'topk_group': 4, 'num_experts_per_tok': 8, **config}
+  return _read(
+    {'first_k_dense_replace': 3, 'n_routed_experts': 256, **config},
+    choice_bias='gate.e_score_correction_bias',
+    routing={
+      **_expert_groups(config, experts_per_group_score=2),
+      'gate_function': 'sigmoid',
+      'gate_scale': config.get('routed_scaling_factor', 2.5),
+    },
+  )
+
+
+def _expert_groups(config: Json, **settings: int) -> dict[str, int]:
+  return {
+    'num_expert_groups': config_settings.size(config, 'n_group'),
+    'groups_per_token': config_settings.size(config, 'topk_group'),
+    **settings,
+  }
+
+
+def _read(
+  config: Json, routing: Mapping[str, Any], choice_bias: str | None = None
+) -> RotaryDecoder:
+  rope, num_layers = (
+    config_settings.rope(config),
+    config_settings.size(config, 'num_hidden_layers'),
+  )
+  nope_dim = config.get('qk_nope_head_dim', 128)
+  rope_dim = config.get('qk_rope_head_dim', 64)
+  hidden_dims = config_settings.size(config, 'moe_intermediate_size')
+  scale = (nope_dim + rope_dim) ** -0.5
+  if rope['rope_type'] != 'default' and rope.get('mscale_all_dim'):
+    scale *= yarn_scale(rope, 'mscale_all_dim') ** 2
+  decoder = config_settings.rotary_decoder(
+    {**config, 'head_dim': nope_dim + rope_dim},
+    activation=config.get('hidden_act', 'silu'),
+    has_ffn_bias=config.get('mlp_bias', False),
+    query_scale=scale,
+    latent_attention=LatentAttention(
+      num_heads=config_settings.size(config, 'num_attention_heads'),
+      query_rank=config.get('q_lora_rank', 1536),
+      key_value_rank=config.get('kv_lora_rank', 512),
+      nope_dim=nope_dim,
+      rope_dim=rope_dim,
+      value_dim=config.get('v_head_dim', 128),
+      has_interleaved_pairs=config.get('rope_interleave', True),
+      has_bias=config.get('attention_bias', False),
+    ),
+  )
+  experts = MixtureOfExperts(
+    num_experts=config_settings.size(config, 'n_routed_experts'),
+    experts_per_token=config_settings.size(config, 'num_experts_per_tok'),
+    hidden_dims=hidden_dims,
+    layers=tuple(range(config['first_k_dense_replace'], num_layers)),
+    normalize_gates=config.get('norm_topk_prob', True),
+    # Transformers adds none; that of the papers is of each sequence.
+    load_balance_loss_weight=config.get('aux_loss_alpha', 0.0),
+    shared_hidden_dims=hidden_dims * config.get('n_shared_experts', 1),
+    shared_has_bias=decoder.has_ffn_bias,
+    routing={'balances_each_sequence': True, **routing},
+    tensors=ExpertTensors(
+      mixture='mlp',
+      gate='gate_proj',
+      up='up_proj',
+      down='down_proj',
+      shared='shared_experts',
+      choice_bias=choice_bias,
+    ),
+  )
+  return dataclasses.replace(decoder, experts=experts)

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mixtures of experts of gpt-oss: fused tensors, biases and clamped gates."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pax.huggingface import weight_layouts
+from pax.huggingface.mixture_of_experts import MixtureOfExperts
+from pax.huggingface.weight_layouts import WeightLayout
+from praxis import base_layer, pax_fiddle
+from praxis.layers import activations
+
+LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
+
+_ROPE = {
+  'rope_type': 'yarn',
+  'factor': 32.0,
+  'beta_fast': 32.0,
+  'beta_slow': 1.0,
+  'truncate': False,
+  'original_max_position_embeddings': 4096,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GptOssExperts:
+  """The mixtures of a model."""
+
+  mixture: MixtureOfExperts
+  # The gate is x * sigmoid(slope * x).
+  slope: float
+  # Limit of the gate, from above, and of what it multiplies on both sides.
+  limit: float
+
+  @property
+  def layers(self) -> tuple[int, ...]:
+    """Indices of the layers with experts."""
+    return self.mixture.layers
+
+  def set_layers(self, stack: LayerTpl, **feed_forward: LayerTpl) -> None:
+    """Sets the feed-forward layers of a stack.
+
+    Args:
+      stack: A StackedTransformer, changed in place.
+      **feed_forward: Fields that mixtures share with other feed-forward layers.
+    """
+    feed_forward['activation_tpl'] = pax_fiddle.Config(
+      activations.Swish, beta=self.slope
+    )
+    self.mixture.set_layers(stack, **feed_forward)
+    stack.moe_layer_tpl.set(
+      has_bias=True, gated_limit=self.limit, gated_offset=1.0
+    )
+
+  def weights(
+    self, source: str, target: str, model_dims: int
+  ) -> Iterator[WeightLayout]:
+    """Yields the layouts of the weights of a layer.
+
+    Args:
+      source: Name of the layer in the files.
+      target: Path of the mixture.
+      model_dims: Dimension of the model.
+    """
+    experts, hidden = self.mixture.num_experts, self.mixture.hidden_dims
+    router, source = f'{source}.mlp.router', f'{source}.mlp.experts'
+    yield weight_layouts.transposed(
+      f'{router}.weight', f'{target}/gate', experts, model_dims
+    )
+    yield weight_layouts.same(f'{router}.bias', f'{target}/gate_bias', experts)
+    for tensor, kind, dims in (
+      ('gate_up_proj', 'w', (experts, model_dims)),
+      ('gate_up_proj_bias', 'b', (experts,)),
+    ):
+      # Gates and what they multiply alternate.
+      for i, variable in enumerate((f'{kind}i_gate_0', f'{kind}i_0')):
+        yield weight_layouts.split(
+          f'{source}.{tensor}',
+          f'{target}/{variable}',
+          (*dims, 2 * hidden),
+          (*dims, hidden, 2),
+        ).take(
+          *[slice(None)] * len(dims),
+          slice(None),
+          slice(i, i + 1),
+          merged_shape=(*dims, hidden),
+        )
+    yield weight_layouts.same(
+      f'{source}.down_proj', f'{target}/wo_0', experts, hidden, model_dims
+    )
+    yield weight_layouts.same(
+      f'{source}.down_proj_bias', f'{target}/bo', experts, model_dims
+    )
+
+
+def with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns a config.json with the settings of transformers that it lacks."""
+  rope = {} if config.get('rope_scaling') else {'rope_parameters': _ROPE}
+  defaults = {
+    **rope,
+    'rope_theta': 150_000.0,
+    'head_dim': 64,
+    'num_key_value_heads': 8,
+    'num_local_experts': 128,
+    'num_experts_per_tok': 4,
+    'rms_norm_eps': 1e-5,
+    'attention_bias': True,
+    'sliding_window': 128,
+    'swiglu_alpha': 1.702,
+    'swiglu_limit': 7.0,
+  }
+  config = {**defaults, **config}
+  if not config.get('layer_types'):
+    config['layer_types'] = [
+      'full_attention' if i % 2 else 'sliding_attention'
+      for i in range(config['num_hidden_layers'])
+    ]
+  return config
