@@ -140,8 +140,7 @@ def _siblings(module: pyimports.Module, index: Index) -> list[str]:
 def own_imports(module: pyimports.Module, index: Index) -> list[str]:
   """Returns the names of our modules that `module` imports."""
   imports = set()
-  mentioned = module.mentions if module.is_test else ()
-  for imported in (*module.imports, *mentioned):
+  for imported in (*module.imports, *module.mentions):
     names = [imported]
     if imported.startswith('paxml.'):
       # A module of paxml, or the module of pax that its package resolves.

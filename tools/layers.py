@@ -6,6 +6,7 @@ python3 tools/layers.py    # writes the diagram in docs/architecture.md
 
 from __future__ import annotations
 
+import functools
 import pathlib
 import re
 import textwrap
@@ -236,6 +237,7 @@ def is_in(module: str, package: str) -> bool:
   return module == package or module.startswith(package + '.')
 
 
+@functools.cache
 def level(module: str) -> int | None:
   """Returns the index in LAYERS of a module, or None if it is not ours."""
   matches = [

@@ -11,6 +11,8 @@ import pathlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
+from tools import syntax_trees
+
 # Folders with modules of this repository.
 FOLDERS = (
   'benchmarks',
@@ -38,7 +40,7 @@ class Module:
   name: str
   # Dotted imported names, also inside functions; `from a import b` is a.b.
   imports: tuple[str, ...]
-  # Dotted names in strings; tests import modules by such names.
+  # Dotted names in the strings of a test, which imports modules by such names.
   mentions: tuple[str, ...]
   # Whether it is a program; whether its `__getattr__` imports lazily.
   is_program: bool
@@ -58,7 +60,11 @@ class Module:
 
   @property
   def is_test(self) -> bool:
-    return self.path.name.endswith('_test.py')
+    return _is_test(self.path)
+
+
+def _is_test(path: pathlib.PurePosixPath) -> bool:
+  return path.name.endswith('_test.py')
 
 
 def _is_type_checking(node: ast.AST) -> bool:
@@ -67,16 +73,8 @@ def _is_type_checking(node: ast.AST) -> bool:
   )
 
 
-def _walk(node: ast.AST) -> Iterator[ast.AST]:
-  """Yields all nodes outside of `if TYPE_CHECKING`."""
-  for child in ast.iter_child_nodes(node):
-    if not _is_type_checking(child):
-      yield child
-      yield from _walk(child)
-
-
 def _imports(tree: ast.AST) -> Iterator[str]:
-  for node in _walk(tree):
+  for node in syntax_trees.statements(tree, skip=_is_type_checking):
     if isinstance(node, ast.Import):
       yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and node.module:
@@ -84,7 +82,7 @@ def _imports(tree: ast.AST) -> Iterator[str]:
 
 
 def _mentions(tree: ast.AST) -> Iterator[str]:
-  for node in ast.walk(tree):
+  for node in syntax_trees.walk(tree):
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
       for name in _DOTTED.findall(node.value):
         yield f'pax.{name}' if name.startswith('tasks.') else name
@@ -117,7 +115,7 @@ def read(root: pathlib.Path, path: pathlib.PurePosixPath) -> Module:
     path=path,
     name='.'.join(parts[:-1] if parts[-1] == '__init__' else parts),
     imports=tuple(sorted(set(_imports(tree)))),
-    mentions=tuple(sorted(set(_mentions(tree)))),
+    mentions=tuple(sorted(set(_mentions(tree)))) if _is_test(path) else (),
     is_program=any(
       isinstance(n, ast.If) and '__main__' in ast.unparse(n.test) for n in top
     ),

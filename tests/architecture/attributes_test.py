@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from tests.architecture import source_tree
+from tools import syntax_trees
 
 # Methods of layers that set an attribute named by their first argument.
 _CREATING_CALL = re.compile('_?create_')
@@ -43,7 +44,7 @@ def attributes(cls: ast.ClassDef) -> Iterator[ast.Attribute]:
 
 def created_names(cls: ast.ClassDef) -> Iterator[ast.expr]:
   """Yields the expressions that name attributes in calls."""
-  for node in ast.walk(cls):
+  for node in syntax_trees.walk(cls):
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
       if _CREATING_CALL.match(node.func.attr) and node.args:
         yield node.args[0]
@@ -55,9 +56,11 @@ def created_names(cls: ast.ClassDef) -> Iterator[ast.expr]:
 def constants(cls: ast.ClassDef, module: ModuleType | None) -> set[str]:
   """Returns the identifiers in strings of a class and of its constants."""
   values: list[Any] = [
-    node.value for node in ast.walk(cls) if isinstance(node, ast.Constant)
+    node.value
+    for node in syntax_trees.walk(cls)
+    if isinstance(node, ast.Constant)
   ]
-  for node in ast.walk(cls):
+  for node in syntax_trees.walk(cls):
     if isinstance(node, (ast.Name, ast.Attribute)) and module is not None:
       path = ast.unparse(node).split('.')
       if path[-1].strip('_').isupper() and hasattr(module, path[0]):

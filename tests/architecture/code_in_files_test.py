@@ -10,6 +10,7 @@ import ast
 import pytest
 
 from tests.architecture import source_tree
+from tools import syntax_trees
 
 # {module: uses that run code}
 _ALLOWED = {
@@ -39,7 +40,7 @@ _CALLS = ('compile', 'eval', 'exec')
 def uses(tree: ast.AST) -> set[str]:
   """Returns the imports and calls of a module that run code of files."""
   names = set()
-  for node in ast.walk(tree):
+  for node in syntax_trees.walk(tree):
     if isinstance(node, ast.Import):
       names |= {alias.name for alias in node.names}
     elif isinstance(node, ast.ImportFrom):

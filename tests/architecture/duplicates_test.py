@@ -10,6 +10,7 @@ import pathlib
 from collections.abc import Iterator
 
 from tests.architecture import source_tree
+from tools import syntax_trees
 
 # Syntax nodes below which two functions may be alike by chance.
 _MIN_NODES = 30
@@ -23,7 +24,7 @@ def canonical(function: ast.FunctionDef) -> tuple[int, str]:
   left out.
   """
   numbers: dict[str, str] = {}
-  for node in ast.walk(function):
+  for node in syntax_trees.walk(function):
     if isinstance(node, ast.arg):
       numbers.setdefault(node.arg, f'v{len(numbers)}')
     elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -60,7 +61,7 @@ def duplicates(
   """Yields functions of several places whose bodies are the same."""
   places: dict[str, list[str]] = {}
   for path, tree in trees.items():
-    for node in ast.walk(tree):
+    for node in syntax_trees.statements(tree):
       if isinstance(node, source_tree.FUNCTIONS):
         size, body = canonical(node)
         if size >= _MIN_NODES:

@@ -9,6 +9,7 @@ import ast
 import functools
 
 from tests.architecture import source_tree
+from tools import syntax_trees
 
 _MAX_FILE_LINES = 600
 _MAX_FUNCTION_LINES = 60
@@ -33,7 +34,7 @@ def subclasses() -> dict[str, set[str]]:
   """Returns the direct subclasses of each class of the library, by name."""
   direct: dict[str, set[str]] = {}
   for path in source_tree.library().values():
-    for node in ast.walk(source_tree.parse(path)):
+    for node in syntax_trees.statements(source_tree.parse(path)):
       if isinstance(node, ast.ClassDef):
         for base in node.bases:
           name = ast.unparse(base).split('[')[0].rpartition('.')[2]
@@ -67,9 +68,8 @@ def test_functions_are_short():
     [
       f'{path}:{node.lineno}: {node.name} is longer than {_MAX_FUNCTION_LINES}'
       for path in source_tree.files(*_FOLDERS)
-      for node in ast.walk(source_tree.parse(path))
-      if isinstance(node, source_tree.FUNCTIONS)
-      and body_lines(node) > _MAX_FUNCTION_LINES
+      for node in source_tree.functions_anywhere(path)
+      if body_lines(node) > _MAX_FUNCTION_LINES
     ]
   )
 
@@ -96,7 +96,7 @@ def test_no_user_visible_asserts_or_bare_excepts():
     [
       f'{path}:{node.lineno}: {type(node).__name__}'
       for path in source_tree.library().values()
-      for node in ast.walk(source_tree.parse(path))
+      for node in syntax_trees.walk(source_tree.parse(path))
       if isinstance(node, ast.Assert)
       or (isinstance(node, ast.ExceptHandler) and node.type is None)
     ]

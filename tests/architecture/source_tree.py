@@ -9,6 +9,8 @@ import pathlib
 import re
 from collections.abc import Iterator
 
+from tools import syntax_trees
+
 ROOT = pathlib.Path(__file__).absolute().parents[2]
 PACKAGES = ('praxis', 'pax', 'paxml')
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -41,9 +43,20 @@ def library() -> dict[str, pathlib.Path]:
   return {module_name(path): path for path in files(*PACKAGES)}
 
 
+@functools.cache
+def functions_anywhere(path: pathlib.Path) -> tuple[ast.FunctionDef, ...]:
+  """Returns the functions of a file, those within functions too."""
+  found = [
+    node
+    for node in syntax_trees.statements(parse(path))
+    if isinstance(node, FUNCTIONS)
+  ]
+  return tuple(sorted(found, key=lambda node: node.lineno))
+
+
 def imported_names(path: pathlib.Path) -> Iterator[str]:
   """Yields each imported name; `from a import b` yields `a.b`."""
-  for node in ast.walk(parse(path)):
+  for node in syntax_trees.statements(parse(path)):
     if isinstance(node, ast.Import):
       yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and node.module:
