@@ -37,8 +37,7 @@ PRELOADED = (
   'pax.tasks.lm.params.lm_cloud',
   'pax.tasks.lm.params.quickstart',
 )
-# The models of the others are small already.
-SMALL_QUICKSTART = [
+_SMALL_QUICKSTART = [
   '--set=NUM_LAYERS=1',
   '--set=MODEL_DIMS=32',
   '--set=HIDDEN_DIMS=64',
@@ -47,6 +46,14 @@ SMALL_QUICKSTART = [
   '--set=HELD_OUT_PERCENT=10',
   f'--set=TRAIN_FILES={pages.ROOT}/pax/inputs/*/*.py',
 ]
+# {experiments: what makes them small}; the others are small already.
+SMALL = {
+  'quickstart.': _SMALL_QUICKSTART,
+  'my_experiments.TunedLm': _SMALL_QUICKSTART,
+  'huggingface.Qwen3': ['--set=MAX_SEQ_LEN=64'],
+  'huggingface.T5': ['--set=SOURCE_LEN=32', '--set=TARGET_LEN=16'],
+  'lm_cloud.LmCloudSpmdTest': ['--set=MAX_SEQ_LEN=64', '--set=VOCAB_SIZE=512'],
+}
 
 
 @pytest.fixture(scope='module')
@@ -82,10 +89,10 @@ def test_commands_run(words, jobs):
   is_ahead = '--mode=aot' in arguments
   trains = arguments[0].startswith('--') and not is_ahead
   short = SHORT if trains or '--aot_save' in words else []
-  is_quickstart = any('quickstart.' in argument for argument in arguments)
   is_study = any(argument.startswith('--study') for argument in arguments)
-  if short and (is_quickstart or is_study):
-    short = SHORT + SMALL_QUICKSTART + ONE_TRIAL * is_study
+  if short or is_ahead:
+    small = [sets for name, sets in SMALL.items() if name in words]
+    short = short + sum(small, []) + ONE_TRIAL * is_study
   environment = programs.environment() | {'HOME': str(jobs)}
   command = ['pax.main', *arguments, *short]
   program = programs.Program(command, environment, PRELOADED, folder=jobs)
