@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: deps=@pypi_seqio//seqio
+# bazel: size=small
 """The tasks of C4, the Pile, LAMBADA and BoolQ read data sets of TFDS."""
 
 from __future__ import annotations
