@@ -351,10 +351,13 @@ def test_jvp_and_second_derivatives(implementation, variant):
       grads = jax.grad(loss, (0, 1, 2))(*args)
       return sum(jnp.sum(jnp.square(g)) for g in grads)
 
-    forward = jax.jvp(loss, operands, tangents)
-    over_reverse = jax.jvp(jax.grad(loss, (0, 1, 2)), operands, tangents)
-    twice = jax.grad(slope, (0, 1, 2))(*operands)
-    return jax.tree.leaves((forward, over_reverse, twice))
+    @jax.jit
+    def derivatives(operands, tangents):
+      forward = jax.jvp(loss, operands, tangents)
+      over_reverse = jax.jvp(jax.grad(loss, (0, 1, 2)), operands, tangents)
+      return forward, over_reverse, jax.grad(slope, (0, 1, 2))(*operands)
+
+    return jax.tree.leaves(derivatives(operands, tangents))
 
   pairs = zip(results(implementation), results('xla'), strict=True)
   for got, want in pairs:

@@ -172,7 +172,7 @@ def test_more_than_256_paddings_are_counted_in_bfloat16():
 
   def align(extra):
     widths = [(0, 0), (0, extra)]
-    return ctc_objectives.ctc_loss_with_alignments(
+    return jax.jit(ctc_objectives.ctc_loss_with_alignments)(
       jnp.pad(logits, [*widths, (0, 0)]),
       _padded([5], 5 + extra).astype(jnp.bfloat16),
       jnp.pad(labels, widths),
