@@ -28,13 +28,17 @@ if any(
   # As pax.runner.distributed sets it for several simulated devices.
   _FLAGS.append('--xla_cpu_enable_concurrency_optimized_scheduler=false')
   if not _NIGHT:
-    # The older emitters compile in half the time.
+    # The older emitters compile in half the time. Programs are so small that to
+    # compile their parts in threads costs more than it gains.
     _FLAGS.append('--xla_cpu_use_fusion_emitters=false')
+    _FLAGS.append('--xla_cpu_parallel_codegen_split_count=1')
 # Traced programs are millions of objects that stay. To look for cycles among
 # them takes a tenth of the time of a test, and frees a tenth of the memory.
 gc.set_threshold(1_000_000)
 _CHECKED = ('praxis.layers', 'praxis.kernels', 'praxis.contrib')
 
+# Threads of NumPy's products spin where two tests share two cores.
+os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')
 # All is read when jax is first imported. A GPU is used when asked for.
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 for flag in _FLAGS:
@@ -65,6 +69,13 @@ def pytest_collection_modifyitems(
   if marked and not _NIGHT:
     config.hook.pytest_deselected(items=marked)
     items[:] = [item for item in items if item not in marked]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+  """Looks for cycles once; pytest does it five times, and Python at its end."""
+  gc.collect()
+  gc.freeze()
 
 
 @pytest.fixture(autouse=True)

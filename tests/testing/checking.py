@@ -2,8 +2,10 @@
 """Checks what our functions are given and return against their annotations.
 
 By jaxtyping and beartype, as an import hook of theirs would, but each function
-is wrapped on its first call: that takes milliseconds, and a test calls few of
-the functions it imports. Functions within functions are left as they are.
+is wrapped on its first call: that takes a millisecond, and a test calls few of
+the functions it imports. beartype checks arguments and result in one wrapper;
+jaxtyping's decorator has two, and binds the signature at each call. Functions
+within functions are left as they are.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import functools
 import importlib.machinery
 import sys
 import types
+import typing
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +25,9 @@ import jaxtyping
 
 # What modules know `checked` by.
 _NAME = '__checked__'
+_CHECK = beartype.beartype(
+  conf=beartype.BeartypeConf(violation_type=jaxtyping.TypeCheckError)
+)
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -43,10 +49,28 @@ def _on_first_call(function: Callable[..., Any]) -> Callable[..., Any]:
   def call(*args: Any, **kwargs: Any) -> Any:
     nonlocal check
     if check is None:
-      check = jaxtyping.jaxtyped(function, typechecker=beartype.beartype)
-    return check(*args, **kwargs)
+      check = _check(function)
+    # Names of dimensions are those of this call.
+    with jaxtyping.jaxtyped('context'):
+      return check(*args, **kwargs)
 
   return call
+
+
+def _check(function: Callable[..., Any]) -> Callable[..., Any]:
+  """Returns a function that checks.
+
+  Where an annotation has no meaning, or the value of an argument, `{size}`,
+  jaxtyping's own decorator checks what it can.
+  """
+  by_jaxtyping = '{' in ''.join(map(str, function.__annotations__.values()))
+  try:
+    typing.get_type_hints(function)
+  except (NameError, ValueError):
+    by_jaxtyping = True
+  if by_jaxtyping:
+    return jaxtyping.jaxtyped(function, typechecker=beartype.beartype)
+  return _CHECK(function)
 
 
 def _decorate(body: Sequence[ast.stmt]) -> None:
