@@ -11,6 +11,7 @@ within functions are left as they are.
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import functools
 import importlib.machinery
@@ -57,20 +58,43 @@ def _on_first_call(function: Callable[..., Any]) -> Callable[..., Any]:
   return call
 
 
-def _check(function: Callable[..., Any]) -> Callable[..., Any]:
-  """Returns a function that checks.
-
-  Where an annotation has no meaning, or the value of an argument, `{size}`,
-  jaxtyping's own decorator checks what it can.
-  """
-  by_jaxtyping = '{' in ''.join(map(str, function.__annotations__.values()))
-  try:
-    typing.get_type_hints(function)
-  except (NameError, ValueError):
-    by_jaxtyping = True
-  if by_jaxtyping:
+def _check(function: types.FunctionType) -> Callable[..., Any]:
+  """Returns a function that checks what annotations mean something."""
+  if '{' in ''.join(map(str, function.__annotations__.values())):
+    # Dimensions that arguments say, `{size}`: jaxtyping binds them.
     return jaxtyping.jaxtyped(function, typechecker=beartype.beartype)
-  return _CHECK(function)
+  same = types.FunctionType(
+    function.__code__,
+    function.__globals__,
+    function.__name__,
+    function.__defaults__,
+    function.__closure__,
+  )
+  functools.update_wrapper(same, function)
+  same.__kwdefaults__ = function.__kwdefaults__
+  same.__annotations__ = _hints(function)
+  del same.__wrapped__
+  return _CHECK(same)
+
+
+def _hints(function: types.FunctionType) -> dict[str, Any]:
+  """Returns the annotations without those that have no meaning.
+
+  Those of an inherited field name what the module of the base imports.
+  """
+  resolve = lambda annotations: typing.get_type_hints(
+    types.SimpleNamespace(__annotations__=annotations),
+    function.__globals__,
+    include_extras=True,
+  )
+  try:
+    return resolve(function.__annotations__)
+  except (NameError, ValueError):
+    hints = {}
+    for name, annotation in function.__annotations__.items():
+      with contextlib.suppress(NameError, ValueError):
+        hints |= resolve({name: annotation})
+    return hints
 
 
 def _decorate(body: Sequence[ast.stmt]) -> None:
