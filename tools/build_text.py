@@ -130,6 +130,9 @@ def shared_target(module: pyimports.Module, deps: list[str]) -> str:
   has_tensorflow = any(text.startswith(SEQIO_REPOSITORY) for text in deps)
   if says == {'data': [TREE]} and size != 'large' and not has_tensorflow:
     return 'tree_tests'
+  # Others with the whole tree as data run at every change, and so alone.
+  if TREE not in says.get('data', []):
+    says.pop('data', None)
   if says or size not in SHARED_SIZES:
     return ''
   if has_tensorflow:

@@ -74,11 +74,13 @@ def test_tests_that_read_the_tree_are_another_target(tmp_path):
     'tests/b_test.py': '# bazel: data=//:all_files\n',
     'tests/c_test.py': '# bazel: size=small\n',
     'tests/d_test.py': '# bazel: data=//:other\n',
+    'tests/e_test.py': '# bazel: size=small\n# bazel: data=//:other\n',
   }
   text = _build(_tree(tmp_path, files), 'tests')
   own, small, tree = text.split('pytest_test(')[1:]
   assert 'name = "d_test"' in own
-  assert 'name = "small_tests"' in small and 'data' not in small
+  assert 'name = "small_tests"' in small and 'data = ["//:other"]' in small
+  assert '"c_test.py",\n        "e_test.py",' in small
   assert 'name = "tree_tests"' in tree and 'size = "large"' in tree
   assert '"a_test.py",\n        "b_test.py",' in tree
   assert 'data = ["//:all_files"]' in tree

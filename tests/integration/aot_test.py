@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
 """`--mode=aot` as a process: its report, and a saved step that trains."""
 
 from __future__ import annotations

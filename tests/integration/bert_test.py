@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: deps=//pax/tasks:experiments
-# bazel: size=large
+# bazel: size=medium
 """Masked language models learn through the real program, either way."""
 
 from __future__ import annotations

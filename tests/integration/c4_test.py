@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: deps=//pax/tasks:experiments
-# bazel: size=large
+# bazel: size=medium
 """GPT-3 as a pipeline learns through the real program, on made-up data."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
 """The ledger of a job that SIGTERM and SIGKILL interrupt."""
 
 from __future__ import annotations

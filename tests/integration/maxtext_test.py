@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: deps=//pax/tasks:experiments
-# bazel: size=large
+# bazel: size=medium
 """MaxText's converter of GPT-3 finds every array of a checkpoint of ours.
 
 `convert_gpt3_ckpt_from_paxml` of AI-Hypercomputer/maxtext e591f30c (2026-08-22)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A DP-SGD run: epsilon on the console, in the log and in the summaries."""
 
-# bazel: size=large
+# bazel: size=medium
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
 """`--profile_steps` of the real program."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The quickstart: what a newcomer sees, and finds."""
 
-# bazel: size=large
+# bazel: size=medium
 from __future__ import annotations
 
 from tests.integration import quickstart

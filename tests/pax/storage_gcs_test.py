@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Objects of gs://, which gcsfs and TensorStore read and write."""
 
 from __future__ import annotations

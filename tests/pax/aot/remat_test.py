@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 # bazel: deps=//pax/tasks:experiments
 # bazel: deps=//tests/integration:experiments
 """Remat policies of a small model, compared by their traces."""

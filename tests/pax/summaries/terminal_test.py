@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 # bazel: deps=//pax/runner:job_log,//pax/summaries
 # bazel: deps=//tests/integration:experiments
 """Progress in a pseudo-terminal: width, what is above the line, colours."""

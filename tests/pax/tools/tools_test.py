@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """The tools that look at experiments, each through its command line."""
 
 # bazel: deps=//pax:main_lib,//pax/tasks:experiments
