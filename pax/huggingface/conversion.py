@@ -31,6 +31,7 @@ from pax.huggingface import (
   model_folder,
   safetensors,
   stacked_variables,
+  tensor_entries,
   weight_layouts,
 )
 from pax.huggingface.stacked_variables import Repetition, Variable
@@ -143,7 +144,7 @@ def _write_side_files(folder: model_folder.ModelFolder, side: Path) -> None:
     for name, entry in folder.entries.items()
     if name not in folder.layouts and name not in folder.copies
   }
-  if extra:
+  if extra and not folder.is_quantized:
     shapes = {name: (e.shape, e.dtype) for name, e in extra.items()}
     safetensors.write(
       side / _EXTRA,
@@ -184,7 +185,7 @@ def to_huggingface(
   if output.exists() and any(output.iterdir()):
     raise ValueError(f'{output} must be a new or empty folder, got files in it')
   config = model_folder.read_object(_config_file(side))
-  config.pop(model_folder.QUANTIZATION_CONFIG, None)
+  config.pop(tensor_entries.QUANTIZATION_CONFIG, None)
   source = _CheckpointTensors.open(side, config, path, dtype)
   headers = source.headers(side, max_shard_size)
   if headers != _original_headers(side):

@@ -12,12 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from pax.huggingface import families, mxfp4, safetensors
+from pax.huggingface import families, safetensors, tensor_entries
 from pax.huggingface.weight_layouts import WeightLayout
 
 CONFIG_FILE = 'config.json'
-# The setting of config.json that names the format of quantized tensors.
-QUANTIZATION_CONFIG = 'quantization_config'
 GENERATION_CONFIG_FILE = 'generation_config.json'
 # Dtypes of weights.
 DTYPES = ('bfloat16', 'float16', 'float32')
@@ -40,7 +38,7 @@ class ModelFolder:
   # Tensors that are copies of tied weights, and the tensors of those.
   copies: Mapping[str, str]
   # All tensors, in the order of the files.
-  entries: Mapping[str, mxfp4.Entry]
+  entries: Mapping[str, tensor_entries.Entry]
 
   @classmethod
   def open(cls, path: str | pathlib.Path) -> ModelFolder:
@@ -51,7 +49,7 @@ class ModelFolder:
     """
     path = pathlib.Path(path)
     config = read_config(path)
-    entries = _read_entries(path, config)
+    entries = tensor_entries.read(path, config)
     family, model = families.find_family(config), families.read_model(config)
     layouts = families.find_tensors(family, model, entries)
     for name, parts in layouts.items():
@@ -91,9 +89,7 @@ class ModelFolder:
   @property
   def is_quantized(self) -> bool:
     """Whether a tensor is not in the files as it is read."""
-    return any(
-      isinstance(entry, mxfp4.PackedEntry) for entry in self.entries.values()
-    )
+    return any(map(tensor_entries.is_quantized, self.entries.values()))
 
   @property
   def dtypes(self) -> dict[str, np.dtype]:
@@ -101,19 +97,11 @@ class ModelFolder:
     return {name: entry.dtype for name, entry in self.entries.items()}
 
 
-def _read_entries(
-  path: pathlib.Path, config: Mapping[str, Any]
-) -> Mapping[str, mxfp4.Entry]:
-  """Returns the tensors, those in MXFP4 as one of their blocks and scales."""
-  entries = safetensors.read_folder(path)
-  quantization = config.get(QUANTIZATION_CONFIG) or {}
-  if quantization.get('quant_method') == 'mxfp4':
-    return mxfp4.unpack(entries)
-  return entries
-
-
 def _check_copy(
-  name: str, copy: mxfp4.Entry, source_name: str, source: mxfp4.Entry
+  name: str,
+  copy: tensor_entries.Entry,
+  source_name: str,
+  source: tensor_entries.Entry,
 ) -> None:
   """Checks that a copy has the values of a tied weight.
 

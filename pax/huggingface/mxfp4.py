@@ -77,9 +77,6 @@ class PackedEntry:
     return LazyTensor.of(self.shape, _DTYPE, values)
 
 
-Entry = TensorEntry | PackedEntry
-
-
 @dataclasses.dataclass(frozen=True)
 class LazyTensor:
   """A part of a tensor in another order, computed by `np.asarray`."""
@@ -140,13 +137,15 @@ class LazyTensor:
     return dataclasses.replace(self, indices=tuple(map(change, self.indices)))
 
 
-def unpack(entries: Mapping[str, TensorEntry]) -> dict[str, Entry]:
+def unpack(
+  entries: Mapping[str, TensorEntry],
+) -> dict[str, TensorEntry | PackedEntry]:
   """Returns the entries with one for each pair of blocks and scales.
 
   Raises:
     ValueError: Shapes or dtypes of a pair do not fit, or one of it is missing.
   """
-  unpacked: dict[str, Entry] = {}
+  unpacked: dict[str, TensorEntry | PackedEntry] = {}
   for name, entry in entries.items():
     if name.endswith(_SCALES):
       continue
