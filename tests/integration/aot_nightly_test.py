@@ -64,3 +64,26 @@ def test_experts_multiply_the_rows_that_are_routed_to_them():
   assert kernels.count('tgmm') == 3 and kernels.count('gmm') == 8
   # XLA's products have the rows of all experts, in the dimensions of experts.
   assert 'ragged' not in text
+
+
+def test_rows_go_to_the_devices_of_their_experts():
+  stack = 'task.model.lm_tpl.stacked_transformer_tpl.block'
+  options = abstract_experiment.ExperimentOptions(
+    exp='tasks.lm.params.huggingface.DeepSeekV2',
+    set=(
+      *('USE_EXPERT_PARALLEL=True', 'ICI_MESH_SHAPE=[1,1,4,1]'),
+      *('BATCH_SIZE=4', 'MAX_SEQ_LEN=1024'),
+      *('task.model.lm_tpl.vocab_size=1024', f'{stack}.num_experts=16'),
+      f'{stack}.moe_layer_tpl.expert_dispatch=all_to_all',
+    ),
+  )
+  step = target_lib.create_target(options, 'v4-8').partitioner.train_step()
+  text = step.lower().compile().as_text()
+  sent = re.findall(r'= \S+ ragged-all-to-all\(', text)
+  # Rows and results forward, again, and their gradients; as often in the
+  # branch for experts that are not balanced.
+  assert len(sent) == 2 * 3 * 2
+  # Latent attention in one layer before the repeated ones and in those, its
+  # values with fewer channels than keys.
+  assert len(re.findall(r'splash_mha_fwd\w*', text)) > 0
+  assert 'ragged-dot' not in text
