@@ -49,6 +49,8 @@ def _on_first_call(function: Callable[..., Any]) -> Callable[..., Any]:
   @functools.wraps(function)
   def call(*args: Any, **kwargs: Any) -> Any:
     nonlocal check
+    if jaxtyping.config.jaxtyping_disable:
+      return function(*args, **kwargs)
     if check is None:
       check = _check(function)
     # Names of dimensions are those of this call.
