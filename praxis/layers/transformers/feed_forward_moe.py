@@ -186,9 +186,7 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
     if self.moe_gating_embedding_level == 'sentence':
       means = segment_means.segment_means(inputs, paddings, segment_ids)
       router_inputs = self.shard(_group(means, num_groups), sharding.gsm)
-    logits = jnp.einsum('gsm,me->gse', router_inputs, self.theta.gate)
-    if self.has_bias:
-      logits += self.theta.gate_bias
+    logits = self._router_logits(router_inputs)
     importance = jnp.ones(tokens.shape[:2], jnp.float32)
     if paddings is not None:
       is_token = 1.0 - paddings.astype(jnp.float32)
@@ -204,6 +202,18 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
     return outputs
 
   # Routing.
+
+  def _router_logits(
+    self, inputs: Float[Array, 'G S M']
+  ) -> Float[Array, 'G S E']:
+    dtype = None
+    if self.gating_func == 'dropless':
+      # Gates in bfloat16 are further apart than steps of biases of the choice.
+      dtype = jnp.float32
+    logits = jnp.einsum(
+      'gsm,me->gse', inputs, self.theta.gate, preferred_element_type=dtype
+    )
+    return logits + self.theta.gate_bias if self.has_bias else logits
 
   def _route(
     self,

@@ -198,6 +198,23 @@ def test_choice_by_groups_and_biases():
   np.testing.assert_allclose(loss, np.mean(losses), rtol=1e-5)
 
 
+def test_the_router_of_half_precision_has_float32_logits(monkeypatch):
+  x = running.normal(_B, _T, _D)
+  config = _config(gating_func='dropless', fprop_dtype=jnp.bfloat16)
+  layer, variables = running.build(config, x.astype(jnp.bfloat16))
+  found = []
+  assign = gating.assign_experts
+  monkeypatch.setattr(
+    gating,
+    'assign_experts',
+    lambda logits, *args: found.append(logits) or assign(logits, *args),
+  )
+  layer.apply(variables, x.astype(jnp.bfloat16))
+  half = lambda a: np.asarray(a.astype(jnp.bfloat16), np.float64)
+  want = half(x) @ half(variables['params']['gate'])
+  np.testing.assert_allclose(found[0], want, rtol=1e-5, atol=1e-6)
+
+
 def test_biases_of_the_choice_balance_the_experts():
   x = running.normal(4, 64, _D)
   config = _config(
