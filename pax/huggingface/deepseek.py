@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeepSeek V2 and V3: latent attention, and experts beside shared ones."""
+"""DeepSeek V2 and V3: latent attention, routed and shared experts."""
 
 from __future__ import annotations
 

@@ -337,7 +337,7 @@ def _gpt_oss(config: Json) -> RotaryDecoder:
   )
   return config_settings.rotary_decoder(
     config,
-    # That of a feed-forward layer, of which there is none.
+    # No layer has it: all have experts.
     activation='silu',
     has_qkv_bias=has_bias,
     has_output_bias=has_bias,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors in MXFP4, as gpt-oss publishes those of experts.
 
-A tensor [E, I, O] is stored as two, of which the rows of inputs are last:
+A tensor [E, I, O] is stored as two, with the rows of inputs last:
 `*_blocks` [E, O, I / 32, 16] has two values per byte, the first in the low
 bits, and `*_scales` [E, O, I / 32] the exponent of each 32 values, plus 127.
 

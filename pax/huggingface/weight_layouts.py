@@ -96,7 +96,7 @@ class WeightLayout:
 
 
 class PartialTensors:
-  """Tensors of which variables have parts, in memory until all are known."""
+  """Tensors that several variables are parts of, until all parts are known."""
 
   def __init__(self, layouts: Mapping[str, Sequence[WeightLayout]]) -> None:
     """Creates no tensor yet.

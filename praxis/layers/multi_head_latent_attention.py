@@ -54,8 +54,8 @@ class MultiHeadLatentAttention(attentions.DotProductAttention):
   q_lora_rank: int | None = None
   # Dimension of the latent of keys and values.
   kv_lora_rank: int = 0
-  # Dimensions of the two parts of queries and keys, of which only the second
-  # is rotated, and of values.
+  # Dimensions of the part of queries and keys without position, of the rotated
+  # part, and of values.
   qk_nope_head_dim: int = 0
   qk_rope_head_dim: int = 0
   v_head_dim: int = 0

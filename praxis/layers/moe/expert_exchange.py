@@ -2,8 +2,8 @@
 """Sends rows of tokens to the devices of their experts, and results back.
 
 Each device sends its rows, sorted by expert, by a ragged all-to-all. Rows
-arrive sorted by expert, too, so that grouped products need no further order:
-what devices send for one expert lies side by side.
+arrive sorted by expert, too: those that devices send for one expert are
+contiguous, so that grouped products need no further order.
 
 The transpose of either direction is the other one. XLA's CPU compiler has no
 ragged all-to-all.

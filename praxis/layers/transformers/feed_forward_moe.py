@@ -63,7 +63,7 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
   gate_scale: float = 1.0
   # The gates as a function of the router's logits: 'softmax' or 'sigmoid'.
   gate_function: str = 'softmax'
-  # Consecutive experts form groups, of which a token uses the best ones; the
+  # Consecutive experts form groups; a token uses those of the best groups. The
   # score of a group is the sum of those of its best experts.
   num_expert_groups: int = 1
   groups_per_token: int = 1

@@ -10,38 +10,15 @@ import numpy as np
 import pytest
 
 from praxis import base_layer, pax_fiddle
-from praxis.layers import activations, normalizations, transformers
+from praxis.layers import activations
 from praxis.layers.moe import gating, segment_means
 from praxis.nested_map import NestedMap
 from tests.praxis.layers import running
+from tests.praxis.layers.moe import mixtures
 from tests.testing import numpy_layers
 
-_B, _T, _D, _F, _E = 2, 8, 4, 6, 3
+_B, _T, _D, _F, _E = 2, 8, mixtures.D, mixtures.F, mixtures.E
 _UNITS = {'use_gated_activation': True, 'gated_limit': 0.3, 'gated_offset': 1.0}
-
-
-def _config(**kwargs):
-  fields = {
-    'input_dims': _D,
-    'hidden_dims': _F,
-    'num_experts': _E,
-    'num_groups': 2,
-    'unadjusted_expert_capacity_factor': 100.0,
-    'ln_tpl': pax_fiddle.Config(normalizations.IdentityNorm),
-  }
-  return transformers.TransformerFeedForwardMoe.config(**{**fields, **kwargs})
-
-
-def _experts(p, x, gated=False, limit=np.inf, offset=0.0):
-  """Returns what every expert makes of every token, [B, T, E, D]."""
-  hidden = np.einsum('btd,edf->btef', x, p['wi_0']) + p.get('bi_0', 0)
-  if gated:
-    gate = np.einsum('btd,edf->btef', x, p['wi_gate_0'])
-    gate = np.minimum(gate + p.get('bi_gate_0', 0), limit)
-    hidden = (np.clip(hidden, -limit, limit) + offset) * np.maximum(gate, 0)
-  else:
-    hidden = np.maximum(hidden, 0)
-  return np.einsum('btef,efd->bted', hidden, p['wo_0']) + p.get('bo', 0)
 
 
 def _top_k(gates, k, normalize=True):
@@ -56,10 +33,6 @@ def _top_k(gates, k, normalize=True):
 
 def _top2(gates):
   return _top_k(gates, 2)
-
-
-def _numbers(variables):
-  return jax.tree.map(lambda x: np.asarray(x, np.float64), variables['params'])
 
 
 @pytest.mark.parametrize(
@@ -81,12 +54,12 @@ def _numbers(variables):
 def test_two_experts_of_choice(kwargs):
   x = running.normal(_B, _T, _D)
   paddings = jnp.zeros((_B, _T)).at[1, 6:].set(1.0)
-  layer, variables = running.build(_config(**kwargs), x, paddings)
-  p = _numbers(variables)
+  layer, variables = running.build(mixtures.config(**kwargs), x, paddings)
+  p = mixtures.numbers(variables)
   logits = np.asarray(x) @ p['gate'] + p.get('gate_bias', 0)
   if cap := kwargs.get('gating_logit_cap'):
     logits = cap * np.tanh(logits / cap)
-  outputs = _experts(
+  outputs = mixtures.experts(
     p,
     x,
     kwargs.get('use_gated_activation'),
@@ -108,7 +81,7 @@ def test_two_experts_of_choice(kwargs):
 def test_dropless_experts_of_a_token_are_k(k, normalize):
   x = running.normal(_B, _T, _D)
   paddings = jnp.zeros((_B, _T)).at[1, 3:].set(1.0)
-  config = _config(
+  config = mixtures.config(
     gating_func='dropless',
     num_experts=5,
     experts_per_token=k,
@@ -117,10 +90,10 @@ def test_dropless_experts_of_a_token_are_k(k, normalize):
     moe_load_balance_loss_weight=0.5,
   )
   layer, variables = running.build(config, x, paddings)
-  p = _numbers(variables)
+  p = mixtures.numbers(variables)
   gates = numpy_layers.softmax(np.asarray(x, np.float64) @ p['gate'])
   chosen = _top_k(gates, k, normalize)
-  mixed = np.einsum('bted,bte->btd', _experts(p, x, gated=True), chosen)
+  mixed = np.einsum('bted,bte->btd', mixtures.experts(p, x, gated=True), chosen)
   visible = 1 - np.asarray(paddings)[..., None]
   got, updates = running.run(
     layer, variables, x, paddings, mutable=['aux_loss']
@@ -134,133 +107,14 @@ def test_dropless_experts_of_a_token_are_k(k, normalize):
   np.testing.assert_allclose(loss, 0.5 * want, rtol=1e-5)
 
 
-def _choices_of_groups(gates, bias, k, num_groups, num_chosen):
-  """Returns the chosen experts of DeepSeek-V3, by sorting token by token."""
-  chosen = np.zeros_like(gates)
-  for index in np.ndindex(gates.shape[:-1]):
-    groups = (gates[index] + bias).reshape(num_groups, -1)
-    scores = np.sort(groups, axis=1)[:, -2:].sum(1)
-    allowed = np.argsort(scores)[-num_chosen:]
-    masked = np.full_like(groups, -np.inf)
-    masked[allowed] = groups[allowed]
-    chosen[index][np.argsort(masked.reshape(-1))[-k:]] = 1
-  return chosen
-
-
-def test_choice_by_groups_and_biases():
-  x = running.normal(_B, _T, _D)
-  paddings = jnp.zeros((_B, _T)).at[1, 3:].set(1.0)
-  shared = pax_fiddle.Config(
-    transformers.TransformerFeedForward, hidden_dims=5, has_bias=False
-  )
-  config = _config(
-    gating_func='dropless',
-    num_experts=12,
-    experts_per_token=3,
-    gate_function='sigmoid',
-    gate_scale=2.5,
-    num_expert_groups=4,
-    groups_per_token=2,
-    experts_per_group_score=2,
-    use_choice_bias=True,
-    choice_bias_update_rate=0.25,
-    balances_each_sequence=True,
-    shared_experts_tpl=shared,
-  )
-  layer, variables = running.build(config, x, paddings)
-  p = _numbers(variables)
-  bias = np.asarray(variables['non_trainable']['choice_bias'], np.float64)
-  gates = 1 / (1 + np.exp(-np.asarray(x, np.float64) @ p['gate']))
-  chosen = _choices_of_groups(gates, bias, 3, 4, 2)
-  # The bias changes choices.
-  assert np.any(chosen != _choices_of_groups(gates, 0 * bias, 3, 4, 2))
-  weights = 2.5 * gates * chosen / np.sum(gates * chosen, -1, keepdims=True)
-  want = np.einsum('bted,bte->btd', _experts(p, x), weights)
-  hidden = np.maximum(x @ p['shared_experts']['ffn_layer1']['linear']['w'], 0)
-  want += hidden @ p['shared_experts']['ffn_layer2']['linear']['w']
-  visible = 1 - np.asarray(paddings)[..., None]
-  got, updates = running.run(
-    layer, variables, x, paddings, mutable=['aux_loss', 'non_trainable']
-  )
-  np.testing.assert_allclose(got, x + want * visible, atol=1e-4)
-  load = np.sum(chosen * visible, axis=(0, 1))
-  np.testing.assert_allclose(
-    updates['non_trainable']['choice_bias'],
-    bias + 0.25 * np.sign(load.mean() - load),
-    rtol=1e-6,
-  )
-  losses = []
-  for i, length in enumerate((_T, 3)):
-    density = chosen[i, :length].mean(0) / 3
-    mean = (gates / gates.sum(-1, keepdims=True))[i, :length].mean(0)
-    losses.append(12 * np.sum(density * mean))
-  loss = updates['aux_loss']['aux_moe_load_balance_loss'].value
-  np.testing.assert_allclose(loss, np.mean(losses), rtol=1e-5)
-
-
-def test_the_router_of_half_precision_has_float32_logits(monkeypatch):
-  x = running.normal(_B, _T, _D)
-  config = _config(gating_func='dropless', fprop_dtype=jnp.bfloat16)
-  layer, variables = running.build(config, x.astype(jnp.bfloat16))
-  found = []
-  assign = gating.assign_experts
-  monkeypatch.setattr(
-    gating,
-    'assign_experts',
-    lambda logits, *args: found.append(logits) or assign(logits, *args),
-  )
-  layer.apply(variables, x.astype(jnp.bfloat16))
-  half = lambda a: np.asarray(a.astype(jnp.bfloat16), np.float64)
-  want = half(x) @ half(variables['params']['gate'])
-  np.testing.assert_allclose(found[0], want, rtol=1e-5, atol=1e-6)
-
-
-def test_biases_of_the_choice_balance_the_experts():
-  x = running.normal(4, 64, _D)
-  config = _config(
-    gating_func='dropless',
-    num_experts=8,
-    gate_function='sigmoid',
-    use_choice_bias=True,
-    choice_bias_update_rate=0.005,
-    moe_load_balance_loss_weight=0.0,
-  )
-  layer, variables = running.build(config, x)
-  variables['non_trainable'] = {'choice_bias': jnp.zeros(8)}
-  variables['params']['gate'] *= 2
-
-  @running.jit
-  def train(variables):
-    def step(biases, _):
-      _, updates = layer.apply(
-        {**variables, 'non_trainable': biases},
-        x,
-        mutable=['non_trainable', 'summaries'],
-      )
-      load = updates['summaries']['expert_load_max_scalar']
-      return updates['non_trainable'], load
-
-    return jax.lax.scan(step, variables['non_trainable'], length=200)
-
-  biases, loads = train(variables)
-  assert loads[0] > 1.4 and np.mean(loads[-50:]) < 1.1
-  # Evaluation does not change them.
-  context = base_layer.JaxContext.HParams(do_eval=True)
-  with base_layer.JaxContext.new_context(hparams=context):
-    _, updates = layer.apply(
-      {**variables, 'non_trainable': biases}, x, mutable=['non_trainable']
-    )
-  np.testing.assert_array_equal(
-    updates['non_trainable']['choice_bias'], biases['choice_bias']
-  )
-
-
 def test_load_balance_loss():
   x = running.normal(_B, _T, _D)
-  config = _config(moe_load_balance_loss_weight=0.5)
+  config = mixtures.config(moe_load_balance_loss_weight=0.5)
   layer, variables = running.build(config, x)
   _, updates = running.run(layer, variables, x, mutable=['aux_loss'])
-  gates = numpy_layers.softmax(np.asarray(x) @ _numbers(variables)['gate'])
+  gates = numpy_layers.softmax(
+    np.asarray(x) @ mixtures.numbers(variables)['gate']
+  )
   share = np.mean(np.eye(_E)[gates.argmax(-1)], axis=1)
   want = np.mean(share * gates.mean(1)) * _E**2
   loss = updates['aux_loss']['aux_moe_load_balance_loss']
@@ -354,14 +208,14 @@ def test_experts_choose_tokens(version):
   """Each takes its share of the eight tokens: 2 * 1.5, or 4 of version 2."""
   x = running.normal(1, 8, _D)
   paddings = jnp.array([[0, 0, 0, 0, 0, 0, 1, 1]], jnp.float32)
-  config = _config(
+  config = mixtures.config(
     gating_func=version,
     num_experts=4,
     num_groups=1,
     unadjusted_expert_capacity_factor=1.5,
   )
   layer, variables = running.build(config, x, paddings)
-  p = _numbers(variables)
+  p = mixtures.numbers(variables)
   gates = numpy_layers.softmax(np.asarray(x, np.float64) @ p['gate'])
   if version == 'expert_choice_v2':
     gates = gates * (1 - np.asarray(paddings))[..., None]
@@ -370,7 +224,7 @@ def test_experts_choose_tokens(version):
     places = 3 if version == 'expert_choice' else 4
     best = np.argsort(gates[0, :, e])[-places:]
     counts[0, best, e] = gates[0, best, e]
-  mixed = np.einsum('bted,bte->btd', _experts(p, x), counts)
+  mixed = np.einsum('bted,bte->btd', mixtures.experts(p, x), counts)
   visible = 1 - np.asarray(paddings)[..., None]
   got = running.run(layer, variables, x, paddings)
   np.testing.assert_allclose(got, x + mixed * visible, atol=1e-4)
@@ -380,8 +234,10 @@ def test_experts_choose_tokens(version):
 def test_gradients(gated):
   """Without drops, by finite differences of the loop in numpy."""
   x = running.normal(_B, _T, _D)
-  layer, variables = running.build(_config(use_gated_activation=gated), x)
-  dropless = _config(
+  layer, variables = running.build(
+    mixtures.config(use_gated_activation=gated), x
+  )
+  dropless = mixtures.config(
     use_gated_activation=gated, gating_func='dropless', name='dropless'
   ).Instantiate()
   params = variables['params']
@@ -392,7 +248,7 @@ def test_gradients(gated):
 
   def twin(p):
     weights = _top2(numpy_layers.softmax(np.asarray(x, np.float64) @ p['gate']))
-    outputs = _experts(p, np.asarray(x, np.float64), gated)
+    outputs = mixtures.experts(p, np.asarray(x, np.float64), gated)
     return np.sum(np.einsum('bted,bte->btd', outputs, weights) * target)
 
   rng = np.random.default_rng(2)
@@ -416,7 +272,7 @@ def test_summaries():
   """Of where tokens went, and of neurons that no token activates."""
   x = jnp.abs(running.normal(_B, _T, _D))
   paddings = jnp.zeros((_B, _T)).at[:, 6:].set(1.0)
-  config = _config(num_groups=1, unadjusted_expert_capacity_factor=0.75)
+  config = mixtures.config(num_groups=1, unadjusted_expert_capacity_factor=0.75)
   layer, variables = running.build(config, x, paddings)
   params = dict(variables['params'])
   # All of the 12 want expert 0 and then 1, of 4 places each.
@@ -434,7 +290,7 @@ def test_summaries():
     'dead_ReLU_count': 2 + _F,
   }.items():
     np.testing.assert_allclose(got[f'{name}_scalar'], want, rtol=1e-6)
-  gelu = _config(
+  gelu = mixtures.config(
     num_groups=1,
     unadjusted_expert_capacity_factor=0.75,
     activation_tpl=pax_fiddle.Config(activations.GELU),
@@ -447,7 +303,7 @@ def test_summaries():
 
 def test_weights_in_shards_are_one_weight():
   x = running.normal(_B, _T, _D)
-  config = _config(gating_func='dropless', has_bias=True)
+  config = mixtures.config(gating_func='dropless', has_bias=True)
   layer, variables = running.build(config, x)
   p = variables['params']
   shards = {name: p[name] for name in ('gate', 'gate_bias', 'bo')}
@@ -466,12 +322,12 @@ def test_weights_in_shards_are_one_weight():
 
 def test_routing_of_whole_sentences():
   x = running.normal(_B, _T, _D)
-  config = _config(moe_gating_embedding_level='sentence')
+  config = mixtures.config(moe_gating_embedding_level='sentence')
   layer, variables = running.build(config, x)
-  p = _numbers(variables)
+  p = mixtures.numbers(variables)
   gates = numpy_layers.softmax(np.asarray(x).mean(1) @ p['gate'])
   weights = np.repeat(_top2(gates)[:, None], _T, axis=1)
-  mixed = np.einsum('bted,bte->btd', _experts(p, x), weights)
+  mixed = np.einsum('bted,bte->btd', mixtures.experts(p, x), weights)
   got = running.run(layer, variables, x)
   np.testing.assert_allclose(got, x + mixed, atol=1e-4)
 
@@ -497,7 +353,7 @@ def test_means_of_segments():
 def test_steps_are_routed_among_the_batch():
   """Few tokens have places too: each expert has four at least."""
   x = running.normal(_B, _D)
-  config = _config(unadjusted_expert_capacity_factor=1.0, num_groups=1)
+  config = mixtures.config(unadjusted_expert_capacity_factor=1.0, num_groups=1)
   layer, variables = running.build(config, x[:, None])
   got = running.run(layer, variables, x, method='extend_step')
   want = running.run(layer, variables, x[:, None])[:, 0]
@@ -507,15 +363,17 @@ def test_steps_are_routed_among_the_batch():
 
 def test_groups_are_not_smaller_than_asked_for():
   x = running.normal(_B, _T, _D)
-  layer = _config(num_groups=8, min_group_size=8, name='layer').Instantiate()
+  layer = mixtures.config(
+    num_groups=8, min_group_size=8, name='layer'
+  ).Instantiate()
   assert layer._num_groups(16) == 2
   assert layer._num_groups(64) == 8
   with pytest.raises(ValueError, match='must divide the number of tokens 16'):
-    running.build(_config(num_groups=3), x)
+    running.build(mixtures.config(num_groups=3), x)
 
 
 def test_declared_weights():
-  config = _config(
+  config = mixtures.config(
     use_gated_activation=True,
     gating_func='dropless',
     has_bias=True,
@@ -600,13 +458,13 @@ def test_declared_weights():
 )
 def test_impossible_mixtures_are_refused(kwargs, message):
   with pytest.raises(ValueError, match=message):
-    running.build(_config(**kwargs), running.normal(_B, _T, _D))
+    running.build(mixtures.config(**kwargs), running.normal(_B, _T, _D))
 
 
 def test_activation_is_that_of_the_template():
   x = running.normal(_B, _T, _D)
   layer, variables = running.build(
-    _config(activation_tpl=pax_fiddle.Config(activations.Identity)), x
+    mixtures.config(activation_tpl=pax_fiddle.Config(activations.Identity)), x
   )
   doubled = jax.tree.map(lambda w: w, variables)
   doubled['params']['wi_0'] = 2 * variables['params']['wi_0']
