@@ -123,9 +123,11 @@ class Program:
   def _outputs(self) -> list[str]:
     """Returns what it printed, to its output and its error output."""
     texts = []
-    for file in self._files:
-      file.seek(0)
-      texts.append(file.read())
+    for handle in (file.fileno() for file in self._files):
+      # Its processes that still end write at the position, which is shared:
+      # reading must not move it.
+      text = os.pread(handle, os.fstat(handle).st_size, 0)
+      texts.append(text.decode())
     return texts
 
   def wait_while_it_works(
