@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -103,7 +102,7 @@ def unpack(
 def _check_pair(
   name: str, values: TensorEntry, scales: TensorEntry, block: Sequence[int]
 ) -> None:
-  blocks: Any = tuple(
+  blocks = tuple(
     -(-size // step) for size, step in zip(values.shape, block, strict=False)
   )
   dtypes = values.dtype, scales.dtype

@@ -103,12 +103,7 @@ class MultiHeadLatentAttention(attentions.DotProductAttention):
         'value_vec must be key_vec, got another array; keys and values have'
         ' one latent'
       )
-    dims = [self._input_dim(name) for name in attention_core.INPUT_NAMES]
-    attention_core.check_inputs((query_vec, key_vec, value_vec), dims)
-    batch, length = query_vec.shape[:2]
-    attention_core.check_mask(
-      atten_mask, batch, self.num_heads, length, key_vec.shape[1]
-    )
+    self._check_call(query_vec, key_vec, value_vec, atten_mask)
     query = jnp.concatenate(
       self._query_parts(query_vec, query_segment_pos), axis=-1
     )

@@ -138,18 +138,8 @@ class DotProductAttention(
         None.
       key_segment_pos: likewise of each key.
     """
-    dims = [self._input_dim(name) for name in attention_core.INPUT_NAMES]
-    attention_core.check_inputs((query_vec, key_vec, value_vec), dims)
-    batch, length = query_vec.shape[:2]
-    attention_core.check_mask(
-      atten_mask, batch, self.num_heads, length, key_vec.shape[1]
-    )
-    if self.attention_mask_summary:
-      self.add_summary(
-        'attention_mask',
-        lambda: jnp.moveaxis(segments.additive(atten_mask), 1, -1),
-        base_layer.SummaryType.IMAGE,
-      )
+    self._check_call(query_vec, key_vec, value_vec, atten_mask)
+    length = query_vec.shape[1]
     writer = self._prefill_writer()
     query, key, value = self._project(query_vec, key_vec, value_vec)
     query = self._prepare_query(query, query_segment_pos, writer)
@@ -169,6 +159,31 @@ class DotProductAttention(
       encoded = self._add_ngrams(encoded, probs, key_segment_pos)
     split = self.activation_split_dims_mapping.bld
     return self._project_output(encoded, split), probs
+
+  def _check_call(
+    self,
+    query_vec: Float[Array, '...'],
+    key_vec: Float[Array, '...'],
+    value_vec: Float[Array, '...'],
+    atten_mask: Array | segments.SegmentMask,
+  ) -> None:
+    """Checks the arguments of a call; writes the mask if configured.
+
+    Raises:
+      ValueError: shapes do not fit.
+    """
+    dims = [self._input_dim(name) for name in attention_core.INPUT_NAMES]
+    attention_core.check_inputs((query_vec, key_vec, value_vec), dims)
+    batch, length = query_vec.shape[:2]
+    attention_core.check_mask(
+      atten_mask, batch, self.num_heads, length, key_vec.shape[1]
+    )
+    if self.attention_mask_summary:
+      self.add_summary(
+        'attention_mask',
+        lambda: jnp.moveaxis(segments.additive(atten_mask), 1, -1),
+        base_layer.SummaryType.IMAGE,
+      )
 
   def extend_step(
     self,

@@ -46,11 +46,10 @@ class Heads(NamedTuple):
 
   def with_padded_values(self) -> Heads:
     """Returns values with zeros up to the dimension of keys."""
-    missing = self.key.shape[-1] - self.value.shape[-1]
-    if not missing:
-      return self
-    padding = [(0, 0)] * (self.value.ndim - 1) + [(0, missing)]
-    return self._replace(value=jnp.pad(self.value, padding))
+    value = py_utils.pad_to_multiple(
+      self.value, self.value.ndim - 1, self.key.shape[-1]
+    )
+    return self._replace(value=value)
 
   def for_shards(self, shards: int) -> Heads:
     """Returns keys and values with heads that a number of shards divides.

@@ -82,6 +82,17 @@ class ExpertMeshAxes:
       ),
     )
 
+  def weight_specs(
+    self, weights: dropless.ExpertWeights
+  ) -> dropless.ExpertWeights:
+    """Returns the sharding of each weight."""
+    expert, hidden = self.expert or None, self.hidden or None
+    outputs = PartitionSpec(expert, hidden)
+    # Biases are sharded as the first and the last dimension of their weights.
+    specs = PartitionSpec(expert, None, hidden), outputs, outputs
+    fill = lambda spec, part: jax.tree.map(lambda _: spec, part)
+    return dropless.ExpertWeights(*map(fill, specs, weights))
+
   def __bool__(self) -> bool:
     """Whether any dimension is sharded."""
     return bool(self.expert or self.group or self.hidden)
@@ -115,14 +126,6 @@ def sharded_mixture(
   gathered = tuple(axis for axis in axes.expert if axis in axes.group)
   replicated = tuple(axis for axis in axes.expert if axis not in axes.group)
   token_spec = PartitionSpec(axes.group or None)
-  input_spec = PartitionSpec(axes.expert or None, None, axes.hidden or None)
-  output_spec = PartitionSpec(axes.expert or None, axes.hidden or None)
-  # Biases are sharded as the first and the last dimension of their weights.
-  bias_spec = output_spec
-  fill = lambda spec, part: jax.tree.map(lambda _: spec, part)
-  specs = map(fill, (input_spec, output_spec, bias_spec), weights)
-  weight_specs = dropless.ExpertWeights(*specs)
-
   sends_rows = _sends_rows(
     dispatch, num_devices, top_k.indices.shape[-1], replicated
   )
@@ -153,11 +156,7 @@ def sharded_mixture(
 
   return jax.shard_map(
     local_mixture,
-    in_specs=(
-      token_spec,
-      token_spec,
-      weight_specs,
-    ),
+    in_specs=(token_spec, token_spec, axes.weight_specs(weights)),
     out_specs=token_spec,
     check_vma=False,
   )(tokens, top_k, weights)
@@ -215,77 +214,96 @@ def exchanged_mixture(
   """
   flat, top_k = tokens.reshape(-1, tokens.shape[-1]), top_k.flatten_tokens()
   num_tokens, k = top_k.indices.shape
-  num_devices = jax.lax.axis_size(axes)
   num_local_experts = dropless.count_experts(weights)
   # Of all devices, for one token of each.
-  most_rows = num_devices * min(k, num_local_experts)
+  most_rows = jax.lax.axis_size(axes) * min(k, num_local_experts)
   buffer_size = max(dropless.buffer_rows(num_tokens * k, 1), most_rows)
   num_chunks = dropless.count_chunks(num_tokens, most_rows, buffer_size)
-
-  def exchange(
-    tokens: Array, top_k: dropless.TopKExperts, weights: dropless.ExpertWeights
-  ) -> Array:
-    return _exchanged_rows(tokens, top_k, weights, expert_fn, buffer_size, axes)
+  exchange = _Exchange(expert_fn, num_local_experts, buffer_size, axes)
+  order = exchange.order(top_k)
+  counts = exchange.counts(order)
 
   def one_by_one(
-    tokens: Array, top_k: dropless.TopKExperts, weights: dropless.ExpertWeights
+    tokens: Array,
+    top_k: dropless.TopKExperts,
+    weights: dropless.ExpertWeights,
+    order: row_order.RowOrder,
+    counts: Array,
   ) -> Array:
-    return dropless.in_chunks(tokens, top_k, weights, num_chunks, exchange)
+    del order, counts
+    return dropless.in_chunks(
+      tokens, top_k, weights, num_chunks, exchange.of_chunk
+    )
 
+  operands = (flat, top_k, weights, order, counts)
   if num_chunks == 1:
-    return exchange(flat, top_k, weights).reshape(tokens.shape)
+    return exchange.mixture(*operands).reshape(tokens.shape)
   # All devices that exchange rows see the same number.
-  rows_by_device = jnp.sum(_counts(top_k, num_local_experts, axes), axis=(0, 2))
+  largest = jnp.max(jnp.sum(counts, axis=(0, 2)))
   outputs = jax.lax.cond(
-    dropless.largest_in_batch(jnp.max(rows_by_device)) <= buffer_size,
-    exchange,
+    dropless.largest_in_batch(largest) <= buffer_size,
+    exchange.mixture,
     one_by_one,
-    *(flat, top_k, weights),
+    *operands,
   )
   return outputs.reshape(tokens.shape)
 
 
-def _exchanged_rows(
-  tokens: Float[Array, 'N M'],
-  top_k: dropless.TopKExperts,
-  weights: dropless.ExpertWeights,
-  expert_fn: dropless.ExpertFn,
-  buffer_size: int,
-  axes: tuple[str, ...],
-) -> Float[Array, 'N M']:
-  """Computes `exchanged_mixture` where a buffer has space for all rows."""
-  num_rows = top_k.indices.size
-  num_local_experts = dropless.count_experts(weights)
-  num_experts = num_local_experts * jax.lax.axis_size(axes)
-  counts = _counts(top_k, num_local_experts, axes)
-  slices = expert_exchange.slices_of(counts, jax.lax.axis_index(axes))
-  groups = jnp.where(top_k.gates != 0.0, top_k.indices, num_experts)
-  order = row_order.sort_by_group(groups, num_experts, num_rows)
-  rows = row_order.gather_tokens(order, tokens)
-  balanced = fractions.Fraction(num_rows, buffer_size)
-  buffer = expert_exchange.send(rows, slices, buffer_size, axes)
-  with routed_rows.scope(balanced):
-    outputs = expert_fn(
-      weights,
-      buffer,
-      jnp.ones((buffer_size, 1), buffer.dtype),
-      dropless.grouped_products(slices.group_sizes),
-    )
-    outputs = expert_exchange.send_back(outputs, slices, num_rows, axes)
-  gates = top_k.gates.reshape(-1)[order.choices].astype(outputs.dtype)
-  return row_order.sum_rows(order, outputs * gates[:, jnp.newaxis])
+@dataclasses.dataclass(frozen=True)
+class _Exchange:
+  """The mixture of tokens whose rows fit the buffer of every device."""
 
+  expert_fn: dropless.ExpertFn
+  # Of a device.
+  num_local_experts: int
+  buffer_size: int
+  # Mesh axes of the experts.
+  axes: tuple[str, ...]
 
-def _counts(
-  top_k: dropless.TopKExperts, num_local_experts: int, axes: tuple[str, ...]
-) -> Int[Array, 'P P E']:
-  """Returns the rows of each device for the experts of each device."""
-  num_devices = jax.lax.axis_size(axes)
-  num_experts = num_devices * num_local_experts
-  groups = jnp.where(top_k.gates != 0.0, top_k.indices, num_experts)
-  counts = jnp.bincount(groups.reshape(-1), length=num_experts + 1)[:-1]
-  counts = counts.astype(jnp.int32).reshape(num_devices, num_local_experts)
-  return jax.lax.all_gather(counts, axes)
+  def order(self, top_k: dropless.TopKExperts) -> row_order.RowOrder:
+    """Returns the order of the rows that the device sends."""
+    num_experts = self.num_local_experts * jax.lax.axis_size(self.axes)
+    groups = jnp.where(top_k.gates != 0.0, top_k.indices, num_experts)
+    return row_order.sort_by_group(groups, num_experts, top_k.indices.size)
+
+  def counts(self, order: row_order.RowOrder) -> Int[Array, 'P P E']:
+    """Returns the rows of each device for the experts of each device."""
+    of_devices = order.group_sizes.reshape(-1, self.num_local_experts)
+    return jax.lax.all_gather(of_devices, self.axes)
+
+  def of_chunk(
+    self,
+    tokens: Float[Array, 'N M'],
+    top_k: dropless.TopKExperts,
+    weights: dropless.ExpertWeights,
+  ) -> Float[Array, 'N M']:
+    """Returns the mixture of some of the tokens."""
+    order = self.order(top_k)
+    return self.mixture(tokens, top_k, weights, order, self.counts(order))
+
+  def mixture(
+    self,
+    tokens: Float[Array, 'N M'],
+    top_k: dropless.TopKExperts,
+    weights: dropless.ExpertWeights,
+    order: row_order.RowOrder,
+    counts: Int[Array, 'P P E'],
+  ) -> Float[Array, 'N M']:
+    """Returns the gated sum of expert outputs."""
+    num_rows, size = top_k.indices.size, self.buffer_size
+    slices = expert_exchange.slices_of(counts, jax.lax.axis_index(self.axes))
+    rows = row_order.gather_tokens(order, tokens)
+    buffer = expert_exchange.send(rows, slices, size, self.axes)
+    with routed_rows.scope(fractions.Fraction(num_rows, size)):
+      outputs = self.expert_fn(
+        weights,
+        buffer,
+        jnp.ones((size, 1), buffer.dtype),
+        dropless.grouped_products(slices.group_sizes),
+      )
+      outputs = expert_exchange.send_back(outputs, slices, num_rows, self.axes)
+    gates = top_k.gates.reshape(-1)[order.choices].astype(outputs.dtype)
+    return row_order.sum_rows(order, outputs * gates[:, jnp.newaxis])
 
 
 def _effective_axes(entry: sharding.DimSharding, size: int) -> tuple[str, ...]:

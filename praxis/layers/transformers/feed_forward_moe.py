@@ -575,8 +575,9 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
   def _check_dropless_fields(self) -> None:
     names = (
       *('experts_per_token', 'normalize_gates', 'gate_scale', 'gate_function'),
-      *('num_expert_groups', 'use_choice_bias', 'balances_each_sequence'),
-      'expert_dispatch',
+      *('num_expert_groups', 'groups_per_token', 'experts_per_group_score'),
+      *('use_choice_bias', 'choice_bias_update_rate'),
+      *('balances_each_sequence', 'expert_dispatch'),
     )
     defaults = {
       field.name: field.default for field in dataclasses.fields(type(self))

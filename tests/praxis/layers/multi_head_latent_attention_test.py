@@ -99,6 +99,14 @@ def test_attention(name):
 _LORA = pax_fiddle.Config(quantized.AttentionProjectionLoRA, lora_rank=2)
 
 
+def test_the_mask_is_written_as_other_attention_does():
+  x = running.normal(_B, _T, _D)
+  args = x, x, x, attentions.causal_mask(x)
+  layer, variables = running.build(_config(attention_mask_summary=True), *args)
+  _, updates = layer.apply(variables, *args, mutable=[base_layer.SUMMARIES])
+  assert any('attention_mask' in x for x in updates[base_layer.SUMMARIES])
+
+
 @pytest.mark.parametrize(
   'fields',
   [

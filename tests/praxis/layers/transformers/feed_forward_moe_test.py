@@ -441,6 +441,7 @@ def test_declared_weights():
       "second_expert_policy must be 'all' with experts_per_token=1",
     ),
     ({'use_choice_bias': True}, 'use_choice_bias must have the default'),
+    ({'groups_per_token': 2}, 'groups_per_token must have the default'),
     ({'gate_function': 'tanh'}, 'must be one of softmax, sigmoid; got'),
     (
       {'gating_func': 'dropless', 'num_expert_groups': 2},
