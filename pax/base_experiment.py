@@ -106,16 +106,16 @@ class BaseExperiment(abc.ABC):
     Like the programs of the methods below, it is an instance of a program in
     `pax.programs`, or of a subclass.
     """
-    return [_program_class('train_program.SingleTaskTrainProgram')()]
+    return [program_class('train_program.SingleTaskTrainProgram')()]
 
   def eval_programs(self) -> list[Any]:
     """Returns the eval programs, by default one per eval dataset."""
-    make_program = _program_class('eval.SingleTaskEvalProgram')
+    make_program = program_class('eval.SingleTaskEvalProgram')
     return [make_program(config) for config in self.eval_datasets()]
 
   def decode_programs(self) -> list[Any]:
     """Returns the decode programs, by default one per decode dataset."""
-    make_program = _program_class('decode.SingleTaskDecodeProgram')
+    make_program = program_class('decode.SingleTaskDecodeProgram')
     return [make_program(config) for config in self.decode_datasets()]
 
   def executor(self) -> base_executor.BaseExecutor | None:
@@ -146,11 +146,11 @@ def _input_configs(experiment: BaseExperiment) -> list[InputConfig]:
   )
 
 
-def _program_class(name: str) -> Any:
+def program_class(name: str) -> Any:
   """Returns the class with this name below `pax.programs`.
 
   By name, because an experiment does not depend on what runs it; the runner has
-  imported the module.
+  imported `pax.programs`.
   """
   module, _, cls = name.rpartition('.')
   return getattr(importlib.import_module(f'pax.programs.{module}'), cls)

@@ -75,6 +75,7 @@ OPTIONAL = {
   'IPython',
   'array_record',
   'datasets',
+  'lm_eval',
   'dp_accounting',
   'grain',
   'ipykernel',

@@ -8,7 +8,7 @@ import functools
 import math
 import os
 import pprint
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
@@ -430,17 +430,28 @@ class Partitioner(metaclass=abc.ABCMeta):
 
   def eval_step_for(self, batch: Batch) -> PartitionedStep:
     """Returns `eval_step` for batches of the shapes of this global batch."""
-    make = functools.partial(self._factory().eval_step, steps.eval_step)
-    return self._cached_step('eval_step', batch, make)
+    return self.step_for(steps.eval_step, batch)
 
   def decode_step_for(self, batch: Batch) -> PartitionedStep:
     """Returns `(eval state, batch, key) -> StepOutput` of `model.decode`."""
-    make = functools.partial(self._factory().eval_step, steps.decode_step)
-    return self._cached_step('decode_step', batch, make)
+    return self.step_for(steps.decode_step, batch)
 
   def infer_step_for(self, batch: Batch) -> PartitionedStep:
     """Returns `(eval state, batch, key) -> rows` of the inference runner."""
     return self._cached_step('infer_step', batch, self._factory().infer_step)
+
+  def step_for(
+    self, step: Callable[..., steps.StepFnOutput], batch: Batch
+  ) -> PartitionedStep:
+    """Returns `(eval state, batch, key) -> StepOutput` of a step.
+
+    Args:
+      step: (settings, state, batch, key) -> output, such as `steps.score_step`;
+        it leaves the state unchanged.
+      batch: The global batch, or its shapes and shardings.
+    """
+    make = functools.partial(self._factory().eval_step, step)
+    return self._cached_step(step, batch, make)
 
   def put_batch(self, host_batch: Batch) -> Batch:
     """Returns the global batch of a host batch; thread-safe."""
@@ -547,14 +558,14 @@ class Partitioner(metaclass=abc.ABCMeta):
 
   def _cached_step(
     self,
-    name: str,
+    identity: Hashable,
     batch: Batch,
     make: Callable[[Batch], PartitionedStep],
   ) -> PartitionedStep:
-    """Returns the step of this name for batches of these shapes."""
+    """Returns the step of this identity for batches of these shapes."""
     leaves, structure = jax.tree.flatten(batch)
     shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
-    key = (name, structure, shapes)
+    key = (identity, structure, shapes)
     if key not in self._steps:
       self._steps[key] = make(jax.tree.map(_shape_of, batch))
     return self._steps[key]

@@ -8,6 +8,7 @@ from pax.programs.eval import (
   BaseEvalProgram,
   SingleTaskEvalProgram,
 )
+from pax.programs.lm_evaluation.program import LmEvalProgram, LmEvalSettings
 from pax.programs.output_files import (
   can_load_written_outputs,
   get_filename,
@@ -35,6 +36,8 @@ __all__ = [
   'BaseTrainProgram',
   'DecodeProgramOutput',
   'EvalProgramOutput',
+  'LmEvalProgram',
+  'LmEvalSettings',
   'Program',
   'ProgramOutput',
   'SingleTaskDecodeProgram',

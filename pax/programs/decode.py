@@ -114,6 +114,12 @@ class SingleTaskDecodeProgram(program.InputProgram):
       )
     return output
 
+  def headline_metrics(
+    self, output: DecodeProgramOutput
+  ) -> Mapping[str, float]:
+    """Returns the metrics to print of an output of `run`."""
+    return output.seqio_metrics or {}
+
   def decode_step(
     self,
     state: TrainState,

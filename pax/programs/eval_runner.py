@@ -103,8 +103,8 @@ class EvalRunner:
       self._write(step, output, f'decode_test_{name}')
       count = summaries.batch_count(output.num_decode_steps)
       self.progress.print(f'step {step}  decoded {name}: {count}')
-      if output.seqio_metrics:
-        self._print_metrics(step, task_metrics(name, output.seqio_metrics))
+      headline = each.headline_metrics(output)
+      self._print_metrics(step, task_metrics(name, headline))
       outputs[name] = output
     return outputs
 

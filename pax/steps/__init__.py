@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pure step functions: train, eval, decode, infer."""
+"""Pure step functions: train, eval, score, decode, infer."""
 
 from __future__ import annotations
 
 from pax.steps.eval_steps import decode_step as decode_step
 from pax.steps.eval_steps import eval_step as eval_step
 from pax.steps.eval_steps import infer_step as infer_step
+from pax.steps.eval_steps import score_step as score_step
 from pax.steps.step_settings import StepSettings as StepSettings
 from pax.steps.step_types import BaseStepFnStaticArgs as BaseStepFnStaticArgs
 from pax.steps.step_types import Batch as Batch

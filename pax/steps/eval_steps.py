@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps that leave the train state unchanged: eval, decode and inference."""
+"""Steps that leave the train state unchanged."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from pax import train_states
 from pax.steps import forward as forward_lib
@@ -15,6 +16,7 @@ from pax.steps.step_settings import StepSettings
 from pax.steps.step_types import Batch, StepFnOutput
 from pax.train_states import Variables
 from praxis import base_model, py_utils, pytypes
+from praxis.decoding import hparams as decoding
 
 JTensor = pytypes.JTensor
 NestedMap = pytypes.NestedMap
@@ -56,8 +58,55 @@ def eval_step(
   )
 
 
-def decode_step(
+def score_step(
   settings: StepSettings, state: TrainState, batch: Batch, key: jax.Array
+) -> StepFnOutput:
+  """Returns log-probabilities of the labels of a batch, without a loss.
+
+  Args:
+    settings: The task whose model predicts, and where it runs.
+    state: The train state; optimizer states may be absent.
+    batch: The global batch; over replicas the batch of one. Its weights [B, T]
+      are 1 for the labels that count, and 0 for others.
+    key: PRNG key of the job; `state.step` is folded in.
+
+  Returns:
+    Outputs per example: `log_probs`, the sum over the labels that count, in
+    nats, and `is_greedy`, whether each is the most probable one.
+  """
+  key = jax.random.fold_in(key, state.step)
+  mdl_vars, batch = forward_lib.cast_to_fprop_dtype(
+    settings.activation_dtype,
+    state.mdl_vars,
+    batch,
+    settings.var_weight_hparams,
+  )
+  with forward_lib.context(settings.task, do_eval=True):
+    predictions, _ = settings.task.model.apply(
+      mdl_vars,
+      batch,
+      method='compute_predictions',
+      mutable=list(settings.task.evaluate.apply_mutable_list),
+      rngs=forward_lib.make_rngs(key, settings.axis_name),
+    )
+  is_best = predictions.per_example_argmax == batch.labels
+  return StepFnOutput(
+    loss=None,
+    weighted_scalars=NestedMap(),
+    per_example_out=NestedMap(
+      log_probs=-predictions.per_sequence_xent,
+      is_greedy=jnp.all(is_best | (batch.weights == 0), axis=-1),
+    ),
+    summary_tensors={},
+  )
+
+
+def decode_step(
+  settings: StepSettings,
+  state: TrainState,
+  batch: Batch,
+  key: jax.Array,
+  decoder_tpl: decoding.DecoderHParams | None = None,
 ) -> StepFnOutput:
   """Returns the output of `model.decode` on a batch, without a loss.
 
@@ -68,8 +117,12 @@ def decode_step(
     state: The train state; optimizer states may be absent.
     batch: The global batch; over replicas the batch of one.
     key: PRNG key of the job; `state.step` is folded in.
+    decoder_tpl: Settings of decoding; None is those of the model.
   """
   task, axis_name = settings.task, settings.axis_name
+  model = task.model
+  if decoder_tpl is not None:
+    model = model.clone(decoder_tpl=decoder_tpl)
   key = jax.random.fold_in(key, state.step)
   mdl_vars, batch = forward_lib.cast_to_fprop_dtype(
     settings.activation_dtype,
@@ -79,7 +132,7 @@ def decode_step(
   )
   with forward_lib.context(task, do_eval=True):
     (metrics, per_example_out, more_metrics), updated_vars = apply_decoder(
-      task.model,
+      model,
       mdl_vars,
       batch,
       forward_lib.make_rngs(key, axis_name),

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from tests.architecture import source_tree
-from tools import syntax_trees
+from tools import gen_build, syntax_trees
 
 # Methods of layers that set an attribute named by their first argument.
 _CREATING_CALL = re.compile('_?create_')
@@ -136,10 +136,20 @@ def _has_dynamic_attributes(cls: type) -> bool:
   )
 
 
+def _import(module: str) -> ModuleType | None:
+  """Returns a module; None if it needs an optional package that is missing."""
+  try:
+    return importlib.import_module(module)
+  except ModuleNotFoundError as e:
+    if e.name not in gen_build.OPTIONAL:
+      raise
+    return None
+
+
 def undefined(module: str) -> Iterator[str]:
   """Yields the attributes that classes of `module` read without defining."""
   nodes = class_nodes(module)
-  loaded = importlib.import_module(module) if nodes else None
+  loaded = _import(module) if nodes else None
   for qualified_name, node in nodes.items():
     cls = loaded
     for name in qualified_name.split('.'):

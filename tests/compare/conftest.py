@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the comparisons need, which the lock does not have.
 
-pip install -e '.[test,compare,mlflow,wandb]' && pytest tests/compare
+pip install -e '.[test,compare,lm_eval,mlflow,wandb]' && pytest tests/compare
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ _USUAL = ('torch', 'transformers')
 _NEEDED = {
   'fine_tuning_test.py': ('tokenizers',),
   'huggingface_datasets_test.py': ('datasets',),
+  'lm_evaluation_test.py': (*_USUAL, 'lm_eval'),
   'services_test.py': ('mlflow', 'wandb'),
   'tf_summaries_test.py': ('tensorflow',),
 }

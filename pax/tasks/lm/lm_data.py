@@ -6,17 +6,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pax import base_experiment
 from pax.inputs import grain_input, lm_input
 from pax.inputs.seqio import tasks as seqio_tasks
 from pax.inputs.tokens import huggingface_tokenizers, tokenizers
+from pax.tasks.lm import lm_benchmarks
 from praxis import base_input, pax_fiddle
 
 Config = pax_fiddle.Config
 InputConfig = Config[base_input.BaseInput]
 
 
-class LanguageModelData(base_experiment.BaseExperiment):
+class LanguageModelData(lm_benchmarks.LanguageModelBenchmarks):
   """Replaces the data of an experiment by files, if TRAIN_DATA is set.
 
   --set TRAIN_DATA=/data/train.bin --set EVAL_DATA=/data/held_out.bin
@@ -47,8 +47,7 @@ class LanguageModelData(base_experiment.BaseExperiment):
   # Number of corrupt records that a process replaces by padding.
   MAX_CORRUPT_RECORDS = 0
 
-  # Positions per row, and vocabulary size of the model; set by the experiment.
-  MAX_SEQ_LEN: int
+  # Vocabulary size of the model; set by the experiment.
   VOCAB_SIZE: int
 
   def with_data(self, inputs: Sequence[InputConfig]) -> list[InputConfig]:

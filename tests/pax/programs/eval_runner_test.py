@@ -34,6 +34,9 @@ class Program:
       self.before_batch(i)
     return self._out(state)
 
+  def headline_metrics(self, output):
+    return {}
+
   def shutdown(self):
     self.ended = True
 

@@ -141,6 +141,16 @@ class PythonSource(lm_data.LanguageModelData):
       **kwargs,
     )
 
+  def _benchmark_input(
+    self, tokenizer_p: Config[tokenizers.Tokenizer]
+  ) -> Config[packed_text.TextLmInput]:
+    # A tokenizer that learns is that of the training text.
+    return (
+      super()
+      ._benchmark_input(tokenizer_p)
+      .set(files=self.TRAIN_FILES, held_out_percent=self.HELD_OUT_PERCENT)
+    )
+
   def _tokenizer(self) -> Config[tokenizers.Tokenizer]:
     if (named := super()._tokenizer()) is not None:
       return named
