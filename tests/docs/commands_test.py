@@ -70,7 +70,20 @@ def jobs(tmp_path_factory):
     'text': [{'text': text} for text in texts],
     'pairs': [{'input': text, 'target': text[:8]} for text in texts],
     'prompts': [{'prompt': text[:8]} for text in texts[:3]],
+    'chats': [
+      {
+        'messages': [
+          {'role': 'user', 'content': text[:8]},
+          {'role': 'assistant', 'content': text},
+        ]
+      }
+      for text in texts
+    ],
   }
+  (folder / 'qwen3' / 'chat_template.jinja').write_text(
+    '{% for message in messages %}<{{ message.role }}>{{ message.content }}'
+    '{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}'
+  )
   for name, objects in lines.items():
     content = '\n'.join(map(json.dumps, objects))
     (folder / f'{name}.jsonl').write_text(content)

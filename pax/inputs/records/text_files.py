@@ -95,26 +95,26 @@ def json_lines(path: str) -> Iterator[tuple[str, Any]]:
           ) from e
 
 
-def json_texts(path: str, fields: Sequence[str]) -> Iterator[str]:
-  """Yields the text of each line of a file of JSON objects or strings.
+def json_text(place: str, value: Any, fields: Sequence[str]) -> str:
+  """Returns the text of a value of JSON, a string or an object with a text.
 
   Args:
-    path: The file.
+    place: Where the value is.
+    value: The value.
     fields: Names of the field with the text; the first that exists.
 
   Raises:
-    ValueError: A line has no text.
+    ValueError: The value has no text.
   """
-  for place, value in json_lines(path):
-    text = value
-    if isinstance(value, dict):
-      text = next((value[name] for name in fields if name in value), None)
-    if not isinstance(text, str):
-      raise ValueError(
-        f'{place} must be a string or an object with {" or ".join(fields)}, got'
-        f' {json.dumps(value)[:80]}'
-      )
-    yield text
+  text = value
+  if isinstance(value, dict):
+    text = next((value[name] for name in fields if name in value), None)
+  if not isinstance(text, str):
+    raise ValueError(
+      f'{place} must be a string or an object with {" or ".join(fields)}, got'
+      f' {json.dumps(value)[:80]}'
+    )
+  return text
 
 
 def is_held_out(document: bytes, percent: float) -> bool:

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from pax.inputs.records import text_files
 from pax.inputs.text import packed_text
-from praxis import py_utils
+from pax.inputs.tokens import chat_templates
+from praxis import pax_fiddle, py_utils
 
 NestedMap = py_utils.NestedMap
 
@@ -45,19 +47,24 @@ class PromptLmInput(packed_text.TextLmInput):
     if self._examples >= len(self.prompts):
       raise StopIteration
     self._examples += self.get_global_batch_size(self)
-    prompts = self.prompts[first : first + batch_size]
+    end = min(first + batch_size, len(self.prompts))
     shape = (batch_size, self.seq_len)
     batch = NestedMap(
       ids=np.zeros(shape, np.int32),
       paddings=np.ones(shape, np.float32),
       eval_sample_weights=np.zeros(batch_size, np.float32),
     )
-    for i, ids in enumerate(self.strings_to_ids(prompts)):
-      ids = ids[: self.seq_len]
+    for i, index in enumerate(range(first, end)):
+      ids = self.prompt_ids(index)[: self.seq_len]
       batch.ids[i, : len(ids)] = ids
       batch.paddings[i, : len(ids)] = 0.0
       batch.eval_sample_weights[i] = 1.0
     return batch
+
+  def prompt_ids(self, index: int) -> np.ndarray:
+    """Returns the ids of a prompt, of any length."""
+    [ids] = self.strings_to_ids([self.prompts[index]])
+    return ids
 
   @property
   def num_batches(self) -> int:
@@ -68,32 +75,72 @@ class PromptLmInput(packed_text.TextLmInput):
 class PromptFileInput(PromptLmInput):
   """Batches of the prompts of a file.
 
-  Each line of a file `*.jsonl` is an object with `prompt` or `text`, or a
-  string; each line of any other file that is not empty is a prompt.
+  Each line of a file `*.jsonl` is an object with `prompt` or `text`, a string,
+  or an object with `messages`, a conversation that the model continues; each
+  line of any other file that is not empty is a prompt.
   """
 
   # The file; it replaces `prompts`.
   file: str = ''
+  # Turns messages into text; None accepts no messages.
+  chat_template: chat_templates.ChatTemplate | None = pax_fiddle.instance_field(
+    None
+  )
 
   def __post_init__(self):
-    self.prompts = read_prompts(self.file)
+    self._prompts = read_prompts(self.file, self.chat_template)
+    self.prompts = tuple(prompt.text for prompt in self._prompts)
     super().__post_init__()
 
+  def prompt_ids(self, index: int) -> np.ndarray:
+    prompt = self._prompts[index]
+    if prompt.is_conversation:
+      # The template has written the special tokens.
+      return self.fitted_tokenizer.encode(prompt.text.encode())
+    return super().prompt_ids(index)
 
-def read_prompts(file: str) -> tuple[str, ...]:
+
+class Prompt(NamedTuple):
+  """A text to continue."""
+
+  text: str
+  # Whether a chat template has written it.
+  is_conversation: bool = False
+
+
+def read_prompts(
+  file: str, chat_template: chat_templates.ChatTemplate | None = None
+) -> list[Prompt]:
   """Returns the prompts of a file; see `PromptFileInput`.
+
+  Args:
+    file: The file.
+    chat_template: Turns messages into text; None accepts no messages.
 
   Raises:
     ValueError: The file does not exist, or a line has no prompt.
   """
   try:
     if file.endswith(text_files.JSON_LINES):
-      return tuple(text_files.json_texts(file, ('prompt', 'text')))
+      return list(_json_prompts(file, chat_template))
     with open(file, encoding='utf-8') as f:
-      return tuple(line.rstrip('\n') for line in f if line.strip())
+      return [Prompt(line.rstrip('\n')) for line in f if line.strip()]
   except FileNotFoundError as e:
     raise ValueError(
       f'the file of prompts {file!r} does not exist; it has a prompt per line,'
       f' or JSON objects with prompt if its name ends with'
       f' {text_files.JSON_LINES}'
     ) from e
+
+
+def _json_prompts(
+  file: str, chat_template: chat_templates.ChatTemplate | None
+) -> Iterator[Prompt]:
+  for place, value in text_files.json_lines(file):
+    if isinstance(value, dict) and 'messages' in value:
+      messages = chat_templates.messages_of(place, value)
+      if chat_template is None:
+        raise chat_templates.missing_error(place)
+      yield Prompt(chat_template.prompt(messages), is_conversation=True)
+    else:
+      yield Prompt(text_files.json_text(place, value, ('prompt', 'text')))

@@ -12,8 +12,12 @@ import jax.numpy as jnp
 from pax import base_experiment, generation_runner, tasks_lib
 from pax.huggingface import families, model_folder, stacked_variables
 from pax.inputs import batch_specs
-from pax.inputs.text import prompts, span_corruption, text_pairs
-from pax.inputs.tokens import huggingface_tokenizers, tokenizers
+from pax.inputs.text import prompts, responses, span_corruption, text_pairs
+from pax.inputs.tokens import (
+  chat_templates,
+  huggingface_tokenizers,
+  tokenizers,
+)
 from pax.tasks.lm import default_learners, sharding_annotations
 from pax.tasks.lm.params import quickstart
 from praxis import base_input, base_layer, pax_fiddle
@@ -93,6 +97,12 @@ class HuggingFaceModel(base_experiment.BaseExperiment):
   def _tokenizer(self) -> Config[tokenizers.Tokenizer]:
     return tokenizer_of(self.MODEL_DIR)
 
+  def _chat_template(self) -> Config[chat_templates.ChatTemplate] | None:
+    """Returns the template of MODEL_DIR, which may lack one."""
+    if self.MODEL_DIR is None:
+      return None
+    return Config(chat_templates.ChatTemplate, folder=self.MODEL_DIR)
+
 
 class _FineTuning(quickstart.TinyTraining, HuggingFaceModel):
   """Training, evaluation and greedy decoding of a model."""
@@ -135,19 +145,44 @@ class _FineTuning(quickstart.TinyTraining, HuggingFaceModel):
 
 
 class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
-  """A decoder, trained on text files."""
+  """A decoder, trained on text files or on responses to prompts."""
 
+  # 'text': the model learns all tokens of TRAIN_DATA or TRAIN_FILES.
+  # 'responses': it learns those of the responses in TRAIN_FILES, JSON lines
+  # with `messages` or with the fields PROMPT_FIELD and COMPLETION_FIELD.
+  OBJECTIVE = 'text'
+  PROMPT_FIELD = 'prompt'
+  COMPLETION_FIELD = 'completion'
   # Whether layers are a scan over stacked weights, and which activations of a
   # block are saved for the backward pass.
   USE_REPEATED_LAYER = False
   CHECKPOINT_POLICY = checkpoint_policy.AutodiffCheckpointType.SAVE_NOTHING
   # File of prompts for --mode=decode, decode_once and infer, which replaces
-  # PROMPTS: a prompt per line, or for *.jsonl objects with `prompt`.
+  # PROMPTS: a prompt per line, or for *.jsonl objects with `prompt` or
+  # `messages`.
   PROMPTS_FILE: str | None = None
 
   def validate(self) -> None:
+    """Checks the constants.
+
+    Raises:
+      ValueError: OBJECTIVE is unknown or has no files, or see
+        `HuggingFaceModel.validate`.
+    """
     # PythonSource checks the vocabulary of a tokenizer that it trains.
     HuggingFaceModel.validate(self)
+    check_objective(self.OBJECTIVE, ('text', 'responses'))
+    if self.OBJECTIVE == 'responses' and self.TRAIN_FILES is None:
+      raise ValueError(
+        'OBJECTIVE=responses needs TRAIN_FILES, JSON lines with messages or'
+        f' with {self.PROMPT_FIELD} and {self.COMPLETION_FIELD}, got None; set'
+        ' TRAIN_FILES'
+      )
+    if self.OBJECTIVE == 'responses' and self.TRAIN_DATA is not None:
+      raise ValueError(
+        f'OBJECTIVE=responses reads TRAIN_FILES, got TRAIN_DATA='
+        f'{self.TRAIN_DATA!r}; set TRAIN_FILES instead'
+      )
 
   def task(self) -> TaskConfig:
     task_p = super().task()
@@ -170,10 +205,32 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
         files=self.TRAIN_FILES,
         tokenizer=self._tokenizer(),
         batch_size=batch_specs.rows_per_host(self.DECODE_BATCH_SIZE),
+        chat_template=self._chat_template(),
         seq_len=self.DECODE_SEQ_LEN // 2,
         reset_for_eval=True,
       )
     ]
+
+  def _input(
+    self, name: str, batch_size: int, **kwargs: Any
+  ) -> Config[base_input.BaseInput]:
+    if self.OBJECTIVE == 'text':
+      return super()._input(name, batch_size, **kwargs)
+    # The prompts of samples are those of PROMPTS_FILE.
+    kwargs.pop('sample_prompt', None)
+    return Config(
+      responses.ResponseInput,
+      name=name,
+      files=self.TRAIN_FILES,
+      tokenizer=self._tokenizer(),
+      chat_template=self._chat_template(),
+      prompt_field=self.PROMPT_FIELD,
+      completion_field=self.COMPLETION_FIELD,
+      batch_size=batch_specs.rows_per_host(batch_size),
+      seq_len=self.MAX_SEQ_LEN,
+      held_out_percent=self.HELD_OUT_PERCENT,
+      **kwargs,
+    )
 
   def _decoder(self) -> Config[decoding.DecoderHParams]:
     return Config(
@@ -227,11 +284,7 @@ class HuggingFaceSequenceModel(_FineTuning):
         ' all layers share a relative bias, which a scan over layers would not'
         ' share; leave it out'
       )
-    objectives = ('pairs', 'span_corruption')
-    if self.OBJECTIVE not in objectives:
-      raise ValueError(
-        f'OBJECTIVE must be one of {list(objectives)}, got {self.OBJECTIVE!r}'
-      )
+    check_objective(self.OBJECTIVE, ('pairs', 'span_corruption'))
     if self.OBJECTIVE == 'span_corruption':
       sentinel = span_corruption.first_sentinel(self._tokenizer().Instantiate())
       size = self.model_config()['vocab_size']
@@ -307,6 +360,18 @@ class HuggingFaceSequenceModel(_FineTuning):
 
   def _network(self, task_p: TaskConfig) -> Config[base_layer.BaseLayer]:
     return task_p.model.model_tpl
+
+
+def check_objective(objective: str, allowed: Sequence[str]) -> None:
+  """Checks the constant OBJECTIVE.
+
+  Raises:
+    ValueError: It is not one of those that are allowed.
+  """
+  if objective not in allowed:
+    raise ValueError(
+      f'OBJECTIVE must be one of {list(allowed)}, got {objective!r}'
+    )
 
 
 def tokenizer_of(folder: str | None) -> Config[tokenizers.Tokenizer]:

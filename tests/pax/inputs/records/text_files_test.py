@@ -81,7 +81,13 @@ def test_the_split_depends_on_content_alone():
 
 def test_each_line_of_a_json_file_has_a_text(tmp_path):
   path = tmp_path / 'texts.jsonl'
-  texts = lambda: list(text_files.json_texts(str(path), ('prompt', 'text')))
+
+  def texts():
+    return [
+      text_files.json_text(place, value, ('prompt', 'text'))
+      for place, value in text_files.json_lines(str(path))
+    ]
+
   path.write_text(
     '{"text": "a\\nb"}\n\n"c"\n{"text": "", "prompt": "\u00e9"}\n'
   )

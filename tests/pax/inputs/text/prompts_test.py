@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 from pax.inputs.text import prompts
-from pax.inputs.tokens import tokenizers
+from pax.inputs.tokens import chat_templates, tokenizers
 
 
 def _input(**fields):
@@ -77,3 +79,24 @@ def test_a_file_has_a_prompt_per_line(name, text, tmp_path):
   np.testing.assert_array_equal(batch.ids[0], [bos, 32, 97, 98])
   with pytest.raises(ValueError, match='does not exist'):
     config.clone().set(file=str(tmp_path / 'none.txt')).Instantiate()
+
+
+def test_a_conversation_is_a_prompt(tmp_path):
+  file = tmp_path / 'prompts.jsonl'
+  messages = [{'role': 'user', 'content': 'a'}]
+  file.write_text('\n'.join(map(json.dumps, [{'messages': messages}, 'b'])))
+  (tmp_path / 'chat_template.jinja').write_text(
+    '{{ messages[0].content }}{% if add_generation_prompt %}?{% endif %}'
+  )
+  config = prompts.PromptFileInput.config(
+    files=__file__, file=str(file), batch_size=2, seq_len=3
+  )
+  template = chat_templates.ChatTemplate.config(folder=str(tmp_path))
+  made = config.clone().set(chat_template=template).Instantiate()
+  batch = made.get_next()
+  bos = tokenizers.ByteTokenizer.bos_id
+  # The template writes the special tokens of a conversation.
+  np.testing.assert_array_equal(batch.ids, [[*b'a?', 0], [bos, *b'b', 0]])
+  np.testing.assert_array_equal(batch.paddings, [[0, 0, 1], [0, 0, 1]])
+  with pytest.raises(ValueError, match='jsonl:1 has messages, which need a'):
+    config.Instantiate()

@@ -10,6 +10,7 @@ import functools
 import importlib.util
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ import pytest
 from pax import experiment_registry, main
 from pax.huggingface import families, model_folder, safetensors
 from pax.inputs.tokens import tokenizers
+from pax.runner import overrides
 from pax.tasks.lm.params import fine_tuning, huggingface
 from tests.pax.huggingface import job_runs, loaded_models, reference_models
 
@@ -196,6 +198,24 @@ def test_span_corruption_needs_ids_for_sentinels(tmp_path, capfd):
   job = tmp_path / 'job'
   assert job_runs.run_encoder_decoder('T5', source, job) != 0
   assert 'needs the id 358 for the first sentinel' in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+  ('settings', 'message'),
+  [
+    (['OBJECTIVE=pairs'], "one of ['text', 'responses'], got 'pairs'"),
+    (['OBJECTIVE=responses'], 'needs TRAIN_FILES'),
+    (
+      ['OBJECTIVE=responses', 'TRAIN_FILES=a.jsonl', 'TRAIN_DATA=b.jsonl'],
+      "reads TRAIN_FILES, got TRAIN_DATA='b.jsonl'",
+    ),
+  ],
+)
+def test_responses_need_files(settings, message):
+  constants = overrides.parse(settings)
+  experiment = overrides.set_constants(huggingface.Qwen3, constants)()
+  with pytest.raises(ValueError, match=re.escape(message)):
+    experiment.validate()
 
 
 def test_layers_of_a_t5_are_not_repeated(tmp_path, capfd):
