@@ -95,7 +95,14 @@ def write_model(folder: pathlib.Path) -> None:
     single='<s> $A', special_tokens=[('<s>', 0)]
   )
   transformers.PreTrainedTokenizerFast(
-    tokenizer_object=tokenizer, bos_token='<s>', eos_token='</s>'
+    tokenizer_object=tokenizer,
+    bos_token='<s>',
+    eos_token='</s>',
+    chat_template=(
+      '{{ bos_token }}{% for message in messages %}'
+      '[{{ message.role }}] {{ message.content }} {% endfor %}'
+      '{% if add_generation_prompt %}[assistant] {% endif %}'
+    ),
   ).save_pretrained(folder)
   config = transformers.LlamaConfig(
     vocab_size=tokenizer.get_vocab_size(),
@@ -114,7 +121,8 @@ def write_model(folder: pathlib.Path) -> None:
   transformers.LlamaForCausalLM(config).save_pretrained(folder)
 
 
-def test_answers_are_those_of_transformers(tmp_path, monkeypatch):
+@pytest.mark.parametrize('is_chat', [False, True])
+def test_answers_are_those_of_transformers(is_chat, tmp_path, monkeypatch):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
   monkeypatch.setenv('HF_HOME', str(tmp_path / 'hf'))
   names = write_tasks(tmp_path)
@@ -124,6 +132,7 @@ def test_answers_are_those_of_transformers(tmp_path, monkeypatch):
     model_args=f'pretrained={tmp_path}/model,dtype=float32',
     device='cpu',
     tasks=names,
+    apply_chat_template=is_chat,
     task_manager=tasks.TaskManager(include_path=str(tmp_path)),
   )
   completed = binary.run(
@@ -134,6 +143,7 @@ def test_answers_are_those_of_transformers(tmp_path, monkeypatch):
     f'--init_from=hf:{tmp_path}/model',
     '--set=FPROP_DTYPE=float32',
     f'--set=LM_EVAL_TASKS={names}',
+    f'--set=LM_EVAL_APPLY_CHAT_TEMPLATE={is_chat}',
     f'--set=LM_EVAL_INCLUDE_PATH={tmp_path}',
     f'--set=LM_EVAL_SEQ_LEN={MAX_LENGTH}',
     '--set=LM_EVAL_BATCH_SIZE=4',

@@ -56,6 +56,26 @@ class ChatTemplate(base_hyperparams.FiddleBaseParameterizable):
     """Returns the text after which a model answers the last message."""
     return _GENERATED.sub(r'\1', self._render(messages, is_prompt=True))
 
+  def continuation_prompt(self, messages: Sequence[Message]) -> str:
+    """Returns the text after which a model continues the last message.
+
+    Raises:
+      ValueError: The template does not write the content of that message.
+    """
+    text = _GENERATED.sub(r'\1', self._render(messages))
+    content = messages[-1]['content']
+    # Templates may trim it.
+    for written in filter(None, (content, content.rstrip(), content.strip())):
+      before, found, _ = text.rpartition(written)
+      if found:
+        return before + written
+    if not content.strip():
+      return text
+    raise ValueError(
+      f'the chat template of {self.folder} must write the last message, got'
+      f' {text[-60:]!r} for {content[-60:]!r}; leave it out'
+    )
+
   def turns(self, messages: Sequence[Message]) -> list[Turn]:
     """Returns the text of a conversation, divided by who writes it.
 
@@ -137,6 +157,11 @@ class ChatTemplate(base_hyperparams.FiddleBaseParameterizable):
   def _config(self) -> Mapping[str, Any]:
     file = pathlib.Path(self.folder, _CONFIG_FILE)
     return json.loads(file.read_text()) if file.is_file() else {}
+
+  @property
+  def bos_token(self) -> str | None:
+    """Text of bos, with which prompts may start."""
+    return self._special_tokens.get('bos_token')
 
   @property
   def _special_tokens(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ from lm_eval.api import instance
 from lm_eval.api import model as model_api
 from lm_eval.models import utils as model_utils
 
-from pax.inputs.tokens import tokenizers
+from pax.inputs.tokens import chat_templates, tokenizers
 from pax.programs.lm_evaluation.token_model import (
   Continuation,
   Score,
@@ -32,11 +32,17 @@ class HarnessModel(model_api.TemplateLM):
     https://github.com/EleutherAI/lm-evaluation-harness
   """
 
-  def __init__(self, model: TokenModel, tokenizer: tokenizers.Tokenizer):
-    """Takes the model, and the tokenizer of its ids."""
+  def __init__(
+    self,
+    model: TokenModel,
+    tokenizer: tokenizers.Tokenizer,
+    chat_template: chat_templates.ChatTemplate | None = None,
+  ):
+    """Takes the model, the tokenizer of its ids, and the form of chats."""
     super().__init__()
     self._model = model
     self._tokenizer = tokenizer
+    self._chat_template = chat_template
 
   @property
   def eot_token_id(self) -> int:
@@ -55,14 +61,46 @@ class HarnessModel(model_api.TemplateLM):
 
     Args:
       string: The text.
-      add_special_tokens: None is True.
+      add_special_tokens: None is True, unless a chat template has written
+        bos.
       **kwargs: Not used.
     """
+    if add_special_tokens is None and self._bos_token:
+      add_special_tokens = not string.startswith(self._bos_token)
     if add_special_tokens is False:
       ids = self._tokenizer.encode(string.encode())
     else:
       ids = self._tokenizer.encode_prompt(string.encode())
     return [int(i) for i in ids]
+
+  @property
+  def tokenizer_name(self) -> str:
+    """Folder of the chat template, which names requests of the harness."""
+    return self._chat_template.folder if self._chat_template else ''
+
+  def apply_chat_template(
+    self,
+    chat_history: list[dict[str, str]],
+    add_generation_prompt: bool = True,
+  ) -> str:
+    """Returns the text of a conversation as a prompt.
+
+    Args:
+      chat_history: The messages.
+      add_generation_prompt: Whether the model answers the last message, or
+        continues it.
+
+    Raises:
+      ValueError: There is no chat template.
+    """
+    if self._chat_template is None:
+      raise ValueError(
+        'conversations need a chat template, got none; set'
+        ' LM_EVAL_APPLY_CHAT_TEMPLATE=True'
+      )
+    if add_generation_prompt:
+      return self._chat_template.prompt(chat_history)
+    return self._chat_template.continuation_prompt(chat_history)
 
   def loglikelihood_rolling(
     self, requests: Requests, disable_tqdm: bool = False
@@ -120,6 +158,10 @@ class HarnessModel(model_api.TemplateLM):
       for index, text in zip(indices, generated, strict=True):
         texts[index] = _before(text, settings[index]['until'])
     return [texts[index] for index in range(len(requests))]
+
+  @property
+  def _bos_token(self) -> str | None:
+    return self._chat_template.bos_token if self._chat_template else None
 
   def _loglikelihood_tokens(
     self, requests: list[tuple[Any, list[int], list[int]]], **kwargs: Any

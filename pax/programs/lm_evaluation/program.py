@@ -15,6 +15,7 @@ import jax
 
 from pax import atomic_file, io_utils, partitioning, tasks_lib
 from pax.inputs.text import packed_text
+from pax.inputs.tokens import chat_templates
 from pax.programs import decode, program
 from pax.programs.lm_evaluation import token_model
 from praxis import pax_fiddle
@@ -34,6 +35,8 @@ class LmEvalSettings:
   limit: float | None = None
   # Folder with tasks of the user, *.yaml.
   include_path: str | None = None
+  # Turns prompts into conversations; None leaves them as they are.
+  chat_template: pax_fiddle.Config[chat_templates.ChatTemplate] | None = None
 
 
 class LmEvalProgram(decode.SingleTaskDecodeProgram):
@@ -127,12 +130,16 @@ class LmEvalProgram(decode.SingleTaskDecodeProgram):
       key=self._key,
       before_batch=lambda: self.before_batch(next(batches)),
     )
+    chat_template = None
+    if self._settings.chat_template is not None:
+      chat_template = self._settings.chat_template.Instantiate()
     results = lm_eval.simple_evaluate(
-      harness_model.HarnessModel(model, inp.fitted_tokenizer),
+      harness_model.HarnessModel(model, inp.fitted_tokenizer, chat_template),
       tasks=list(self._settings.tasks),
       num_fewshot=self._settings.num_fewshot,
       limit=self._settings.limit,
       task_manager=self._tasks,
+      apply_chat_template=chat_template is not None,
       # Generators of the process are the user's.
       random_seed=None,
       numpy_random_seed=None,

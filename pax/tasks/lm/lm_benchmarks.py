@@ -10,7 +10,7 @@ from typing import Any
 from pax import base_experiment
 from pax.inputs import batch_specs
 from pax.inputs.text import packed_text
-from pax.inputs.tokens import tokenizers
+from pax.inputs.tokens import chat_templates, tokenizers
 from praxis import pax_fiddle
 
 Config = pax_fiddle.Config
@@ -33,6 +33,8 @@ class LanguageModelBenchmarks(base_experiment.BaseExperiment):
   LM_EVAL_LIMIT: float | None = None
   # Folder with tasks of the user, *.yaml.
   LM_EVAL_INCLUDE_PATH: str | None = None
+  # Whether the chat template of the model turns prompts into conversations.
+  LM_EVAL_APPLY_CHAT_TEMPLATE = False
   # Global batch size, and tokens per row; None is MAX_SEQ_LEN.
   LM_EVAL_BATCH_SIZE = 32
   LM_EVAL_SEQ_LEN: int | None = None
@@ -62,6 +64,7 @@ class LanguageModelBenchmarks(base_experiment.BaseExperiment):
       num_fewshot=self.LM_EVAL_NUM_FEWSHOT,
       limit=self.LM_EVAL_LIMIT,
       include_path=self.LM_EVAL_INCLUDE_PATH,
+      chat_template=self._benchmark_chat_template(),
     )
     make_program = base_experiment.program_class(
       'lm_evaluation.program.LmEvalProgram'
@@ -70,6 +73,22 @@ class LanguageModelBenchmarks(base_experiment.BaseExperiment):
       *programs,
       make_program(self._benchmark_input(tokenizer_p), settings),
     ]
+
+  def _benchmark_chat_template(
+    self,
+  ) -> Config[chat_templates.ChatTemplate] | None:
+    if not self.LM_EVAL_APPLY_CHAT_TEMPLATE:
+      return None
+    if (chat_template_p := self._chat_template()) is None:
+      raise ValueError(
+        'LM_EVAL_APPLY_CHAT_TEMPLATE needs a chat template, got none; set'
+        ' MODEL_DIR of an experiment of tasks.lm.params.huggingface'
+      )
+    return chat_template_p
+
+  def _chat_template(self) -> Config[chat_templates.ChatTemplate] | None:
+    """Returns the chat template of the model; None without one."""
+    return None
 
   @abc.abstractmethod
   def _tokenizer(self) -> Config[tokenizers.Tokenizer] | None:

@@ -87,6 +87,17 @@ def test_a_prompt_has_no_marks(tmp_path):
   ]
 
 
+@pytest.mark.parametrize('content', ['A so', 'A so ', ' A', ''])
+def test_the_last_message_is_continued(content, tmp_path):
+  form = '{{ messages[0].content }};{{ messages[1].content | trim }};'
+  message = {'role': 'assistant', 'content': content}
+  prompt = template_of(tmp_path, form).continuation_prompt([USER, message])
+  assert prompt == (f'Q;{content.strip()}' if content else 'Q;;')
+  made = template_of(tmp_path, '{{ messages[0].content }}')
+  with pytest.raises(ValueError, match='must write the last message'):
+    made.continuation_prompt([USER, {'role': 'assistant', 'content': 'A'}])
+
+
 def test_answers_are_what_they_add(tmp_path):
   made = template_of(tmp_path, FORGETFUL)
   assert made.turns([USER, ANSWER]) == [

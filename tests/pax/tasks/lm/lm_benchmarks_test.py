@@ -74,6 +74,18 @@ def test_the_package_is_named_if_it_is_missing(monkeypatch):
     programs_of(quickstart.TinyLm, TASKS)
 
 
+def test_prompts_are_chats_by_the_template_of_the_model(tmp_path, monkeypatch):
+  set_installed(monkeypatch, is_installed=True)
+  settings = (TASKS, 'LM_EVAL_APPLY_CHAT_TEMPLATE=True')
+  *_, program = programs_of(
+    huggingface.Llama3, *settings, f'MODEL_DIR={tmp_path}'
+  )
+  assert program._settings.chat_template.folder == str(tmp_path)
+  for experiment in (huggingface.Llama3, quickstart.TinyLm):
+    with pytest.raises(ValueError, match='CHAT_TEMPLATE needs a chat template'):
+      programs_of(experiment, *settings)
+
+
 def test_an_experiment_without_tokenizer_is_refused():
   with pytest.raises(ValueError, match='LM_EVAL_TASKS needs a tokenizer'):
     programs_of(lm_cloud.LmCloudSpmd2B, TASKS)
