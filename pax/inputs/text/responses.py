@@ -57,6 +57,7 @@ class ResponseInput(text_corpus.TextCorpusInput, row_input.RowInput):
     return {
       'seq_len': self.seq_len,
       'fields': [self.prompt_field, self.completion_field],
+      'chat_template': self.chat_template and self.chat_template.digest,
     }
 
   @functools.cached_property
@@ -118,26 +119,40 @@ class ResponseInput(text_corpus.TextCorpusInput, row_input.RowInput):
     )
 
   def _example(self, place: str, fields: Mapping[str, Any]) -> _Example:
-    encode = self.fitted_tokenizer.encode
     if _MESSAGES in fields:
       if self.chat_template is None:
         raise chat_templates.missing_error(place)
-      parts = [
-        (encode(turn.text.encode()), turn.is_response)
-        for turn in self.chat_template.turns(fields[_MESSAGES])
+      return self._tokenized(self.chat_template.turns(fields[_MESSAGES]))
+    prompt = fields[self.prompt_field]
+    example = self._tokenized(
+      [
+        chat_templates.Turn(prompt, is_response=False),
+        chat_templates.Turn(fields[self.completion_field], is_response=True),
       ]
-    else:
-      prompt = fields[self.prompt_field].encode()
-      completion = fields[self.completion_field].encode()
-      parts = [
-        (self.fitted_tokenizer.encode_prompt(prompt), False),
-        (encode(completion), True),
-        (np.array([self.fitted_tokenizer.eos_id]), True),
-      ]
-    return _Example(
-      ids=np.concatenate([ids for ids, _ in parts]).astype(np.int32),
-      is_response=np.concatenate([np.full(len(x), y) for x, y in parts]),
     )
+    tokenizer, content = self.fitted_tokenizer, prompt.encode()
+    decoded = tokenizer.encode_prompt(content)
+    special_ids = decoded[: len(decoded) - len(tokenizer.encode(content))]
+    return _Example(
+      np.concatenate([special_ids, example.ids, [tokenizer.eos_id]]),
+      np.concatenate([[False] * len(special_ids), example.is_response, [True]]),
+    )
+
+  def _tokenized(self, turns: Sequence[chat_templates.Turn]) -> _Example:
+    """Returns the tokens of a text; the model writes those of its responses."""
+    encode = self.fitted_tokenizer.encode
+    # Parts of a text may have other tokens than the text, such as a space
+    # before each.
+    ids = encode(''.join(turn.text for turn in turns).encode())
+    is_response = np.zeros(len(ids), bool)
+    text, start = '', 0
+    for turn in turns[:-1]:
+      text += turn.text
+      end = max(start, _common_length(encode(text.encode()), ids))
+      is_response[start:end] = turn.is_response
+      start = end
+    is_response[start:] = turns[-1].is_response
+    return _Example(ids, is_response)
 
 
 class _ResponseRows(packed_rows.PackedRows):
@@ -166,3 +181,10 @@ class _ResponseRows(packed_rows.PackedRows):
     marks = packing.empty_batch(len(indices), self._plan.seq_len)
     packing.write_rows(marks, indices, self._is_response, self._plan)
     batch.weights[places] = marks.labels
+
+
+def _common_length(a: np.ndarray, b: np.ndarray) -> int:
+  """Returns the number of equal elements before the first that differ."""
+  length = min(len(a), len(b))
+  differ = np.flatnonzero(a[:length] != b[:length])
+  return int(differ[0]) if len(differ) else length

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import hashlib
 import json
 import pathlib
 import re
@@ -52,6 +53,12 @@ class ChatTemplate(base_hyperparams.FiddleBaseParameterizable):
   # is resumed reads the same text.
   date: str = '2024-07-26'
 
+  @property
+  def digest(self) -> str:
+    """Hash of what decides the text of messages."""
+    content = _to_json([self._source, self._special_tokens, self.date])
+    return hashlib.sha256(content.encode()).hexdigest()
+
   def prompt(self, messages: Sequence[Message]) -> str:
     """Returns the text after which a model answers the last message."""
     return _GENERATED.sub(r'\1', self._render(messages, is_prompt=True))
@@ -87,7 +94,7 @@ class ChatTemplate(base_hyperparams.FiddleBaseParameterizable):
         follows, so that no text is that of all responses.
     """
     text = self._render(messages)
-    if _GENERATION_TAGS.search(self._source):
+    if _GENERATION_TAGS.search(self._source or ''):
       return list(_marked_turns(text))
     turns, done = [], ''
     for end, message in enumerate(messages, start=1):
@@ -134,23 +141,14 @@ class ChatTemplate(base_hyperparams.FiddleBaseParameterizable):
       ) from e
 
   @functools.cached_property
-  def _source(self) -> str:
-    """The template.
-
-    Raises:
-      ValueError: The folder has none.
-    """
+  def _source(self) -> str | None:
+    """The template; None if the folder has none."""
     file = pathlib.Path(self.folder, _TEMPLATE_FILE)
     if file.is_file():
       return file.read_text(encoding='utf-8')
     template = self._config.get('chat_template')
     if isinstance(template, list):
       template = {x['name']: x['template'] for x in template}.get('default')
-    if not template:
-      raise ValueError(
-        f'the model in {self.folder} has no chat template; add'
-        f' {_TEMPLATE_FILE}, or write prompt and completion instead of messages'
-      )
     return template
 
   @functools.cached_property
@@ -175,6 +173,16 @@ class ChatTemplate(base_hyperparams.FiddleBaseParameterizable):
 
   @functools.cached_property
   def _template(self) -> jinja2.Template:
+    """The compiled template.
+
+    Raises:
+      ValueError: The folder has none, or jinja2 is not installed.
+    """
+    if not self._source:
+      raise ValueError(
+        f'the model in {self.folder} has no chat template; add'
+        f' {_TEMPLATE_FILE}, or write prompt and completion instead of messages'
+      )
     try:
       from jinja2 import sandbox
     except ImportError as e:

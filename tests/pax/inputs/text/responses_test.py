@@ -8,6 +8,7 @@ import json
 
 import numpy as np
 import pytest
+import sentencepiece
 
 from pax.inputs.text import responses
 from pax.inputs.tokens import chat_templates, tokenizers
@@ -51,6 +52,48 @@ def test_a_pair_learns_its_completion_and_eos(tmp_path):
   np.testing.assert_array_equal(batch.labels[0], tokens[1:] + [0] * 10)
   np.testing.assert_array_equal(batch.weights[0], [0] * 3 + [1] * 3 + [0] * 10)
   np.testing.assert_array_equal(batch.paddings[0], [0] * 6 + [1] * 10)
+
+
+def test_tokens_are_those_of_the_whole_text(tmp_path):
+  # This model writes a space before each text that it encodes.
+  model = tmp_path / 'spaces.model'
+  with model.open('wb') as file:
+    sentencepiece.SentencePieceTrainer.train(
+      sentence_iterator=iter(['the cat sat on the mat'] * 30),
+      model_writer=file,
+      vocab_size=290,
+      model_type='bpe',
+      byte_fallback=True,
+      hard_vocab_limit=False,
+      minloglevel=2,
+    )
+  config = tokenizers.SentencePieceTokenizer.config(model_file=str(model))
+  pair = {'prompt': 'the cat', 'completion': ' sat on the mat'}
+  batch = _input(tmp_path, [pair], tokenizer=config, seq_len=64).get_next()
+  made = config.Instantiate()
+  whole = [made.bos_id, *made.encode(b'the cat sat on the mat'), made.eos_id]
+  count = len(whole) - 1
+  np.testing.assert_array_equal(batch.ids[0, :count], whole[:-1])
+  np.testing.assert_array_equal(batch.labels[0, :count], whole[1:])
+  learned = batch.labels[0][batch.weights[0] == 1]
+  assert made.decode(learned[:-1]) == 'sat on the mat'
+  assert learned[-1] == made.eos_id
+
+
+def test_another_template_is_other_data(tmp_path):
+  lines = [{'prompt': 'a', 'completion': 'b'}]
+  first = _input(tmp_path, lines, _CHATML).data_fingerprint()
+  assert _input(tmp_path, lines, _CHATML).data_fingerprint() == first
+  assert _input(tmp_path, lines, _CHATML + '!').data_fingerprint() != first
+  assert _input(tmp_path, lines).data_fingerprint() != first
+
+
+def test_pairs_need_no_template(tmp_path):
+  template = chat_templates.ChatTemplate.config(folder=str(tmp_path))
+  lines = [{'prompt': 'a', 'completion': 'b'}]
+  made = _input(tmp_path, lines, chat_template=template)
+  assert made.data_fingerprint()['chat_template']
+  assert _learned(made.get_next()) == 'b.'
 
 
 def test_examples_share_rows(tmp_path):
