@@ -83,6 +83,7 @@ class _Sizes:
   USE_REPEATED_LAYER = True
   NUM_EXPERTS = 0
   GATING_FUNC = 'top2'
+  BALANCES_EACH_SEQUENCE = False
   NUM_MICROBATCHES = None
 
   def datasets(self) -> list[Any]:
@@ -101,6 +102,8 @@ class _Sizes:
         num_groups=groups,
         gating_func=self.GATING_FUNC,
       )
+      moe_p = stack_p.moe_layer_tpl
+      moe_p.balances_each_sequence = self.BALANCES_EACH_SEQUENCE
     return stack_p
 
 

@@ -16,6 +16,8 @@ _CIRCULAR = (('CIRCULAR_REPEAT', 2),)
 _STREAMED = (('STREAM_IO', True),)
 _BROADCAST = (('PIPELINE_BROADCAST_INPUTS', True),)
 _DROPLESS = (('GATING_FUNC', 'dropless'),)
+# A layer balances the tokens that it has: in a stage, those of a microbatch.
+_DROPLESS_SEQUENCES = (*_DROPLESS, ('BALANCES_EACH_SEQUENCE', True))
 _RING = (('CONTEXT_PARALLEL', 'ring'),)
 _GATHERED = (('CONTEXT_PARALLEL', 'all_gather'),)
 _COMPILER = (('CONTEXT_PARALLEL', 'compiler'),)
@@ -45,7 +47,9 @@ _CASES = {
   'expert_fsdp': Case(data=4, expert=2),
   'expert_tensor': Case(expert=4, mdl=2),
   'dropless': Case(expert=8, model=_DROPLESS),
-  'dropless_pipeline': Case(stages=2, expert=2, mdl=2, model=_DROPLESS),
+  'dropless_pipeline': Case(
+    stages=2, expert=2, mdl=2, model=_DROPLESS_SEQUENCES
+  ),
   'sequence': Case(seq=8, more=_COMPILER),
   'sequence_fsdp_tensor': Case(data=2, seq=2, mdl=2, more=_COMPILER),
   'ring': Case(seq=8, more=_RING),

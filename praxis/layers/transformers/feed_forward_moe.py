@@ -69,11 +69,13 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
   groups_per_token: int = 1
   experts_per_group_score: int = 1
   # Whether the choice of experts, not their gates, adds a variable bias to
-  # each expert. A training step adds the rate to that of experts with fewer
-  # tokens than the mean, and subtracts it from others (arXiv:2408.15664).
+  # each expert. A training step, in a pipeline each microbatch, adds the rate
+  # to that of experts with fewer tokens than the mean, and subtracts it from
+  # others (arXiv:2408.15664).
   use_choice_bias: bool = False
   choice_bias_update_rate: float = 0.0
-  # Whether the load balancing loss is the mean of those of the sequences.
+  # Whether the load balancing loss is the mean of those of the sequences, else
+  # that of all tokens of the call: in a pipeline, of the microbatch.
   balances_each_sequence: bool = False
   # How tokens reach experts on other devices: 'all_gather', all of them, or
   # 'all_to_all', each those of its experts, which 'auto' takes for many
