@@ -79,6 +79,7 @@ OPTIONAL = {
   'dp_accounting',
   'grain',
   'ipykernel',
+  'jinja2',
   'lingvo',
   'nbclient',
   'nbformat',

@@ -15,7 +15,12 @@ import numpy as np
 from pax import storage
 from pax.checkpoints import init_from, paths
 from pax.checkpoints.types import CheckpointError, Shapes
-from pax.huggingface import conversion, model_folder, stacked_variables
+from pax.huggingface import (
+  conversion,
+  model_folder,
+  preference_networks,
+  stacked_variables,
+)
 
 _PREFIX = 'hf:'
 
@@ -27,6 +32,8 @@ class FolderLeaves:
   folder: model_folder.ModelFolder
   # Of the layers of the model; None without.
   repetition: stacked_variables.Repetition | None = None
+  # Whether the weights are those of a policy, and of its reference.
+  has_reference: bool = False
 
   @property
   def path(self) -> pathlib.Path:
@@ -36,12 +43,17 @@ class FolderLeaves:
   @functools.cached_property
   def variables(self) -> Mapping[str, stacked_variables.Variable]:
     """Variables by leaf name."""
-    return {
-      conversion.leaf_name(variable): variable
-      for variable in stacked_variables.of_layouts(
-        self.folder.layouts, self.repetition
-      )
-    }
+    variables = stacked_variables.of_layouts(
+      self.folder.layouts, self.repetition
+    )
+    if self.has_reference:
+      variables = [
+        *preference_networks.in_network(variables, preference_networks.POLICY),
+        *preference_networks.in_network(
+          variables, preference_networks.REFERENCE
+        ),
+      ]
+    return {conversion.leaf_name(variable): variable for variable in variables}
 
   @functools.cached_property
   def shapes(self) -> Shapes:
@@ -111,9 +123,11 @@ def initialize(
     ValueError: The folder has no model that is supported.
     CheckpointError: The model of the experiment is another one.
   """
+  names = paths.flatten(state)
   leaves = FolderLeaves(
     model_folder.ModelFolder.open(directory),
-    stacked_variables.find_repetition(paths.flatten(state)),
+    stacked_variables.find_repetition(names),
+    preference_networks.has_reference(names),
   )
   source = init_from.SourceCheckpoint(
     directory=directory, step=0, leaves=leaves

@@ -79,6 +79,9 @@ def jobs(tmp_path_factory):
       }
       for text in texts
     ],
+    'preferences': [
+      {'prompt': text[:8], 'chosen': text, 'rejected': 'no'} for text in texts
+    ],
   }
   (folder / 'qwen3' / 'chat_template.jinja').write_text(
     '{% for message in messages %}<{{ message.role }}>{{ message.content }}'

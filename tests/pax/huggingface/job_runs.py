@@ -9,6 +9,8 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -67,6 +69,22 @@ def run_encoder_decoder(
       *words,
     ]
   )
+
+
+def read_leaves(job: pathlib.Path) -> dict[str, np.ndarray]:
+  """Returns the leaves of the newest checkpoint of a job, on the host.
+
+  Args:
+    job: Directory of the job.
+  """
+  _, path = reading.find_checkpoint(job)
+  checkpoint = CheckpointReader(path)
+  sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  abstract = {
+    leaf: jax.ShapeDtypeStruct(shape, jnp.dtype(dtype), sharding=sharding)
+    for leaf, (shape, dtype) in checkpoint.shapes.items()
+  }
+  return {x: np.asarray(v) for x, v in checkpoint.read(abstract).items()}
 
 
 def decoded(

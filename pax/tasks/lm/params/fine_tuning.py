@@ -10,9 +10,21 @@ from typing import Any
 import jax.numpy as jnp
 
 from pax import base_experiment, generation_runner, tasks_lib
-from pax.huggingface import families, model_folder, stacked_variables
+from pax.huggingface import (
+  families,
+  model_folder,
+  preference_networks,
+  stacked_variables,
+)
 from pax.inputs import batch_specs
-from pax.inputs.text import prompts, responses, span_corruption, text_pairs
+from pax.inputs.text import (
+  conversations,
+  preferences,
+  prompts,
+  responses,
+  span_corruption,
+  text_pairs,
+)
 from pax.inputs.tokens import (
   chat_templates,
   huggingface_tokenizers,
@@ -150,9 +162,15 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
   # 'text': the model learns all tokens of TRAIN_DATA or TRAIN_FILES.
   # 'responses': it learns those of the responses in TRAIN_FILES, JSON lines
   # with `messages` or with the fields PROMPT_FIELD and COMPLETION_FIELD.
+  # 'preferences': it learns to prefer the text or messages of CHOSEN_FIELD to
+  # those of REJECTED_FIELD, by DPO (arXiv:2305.18290).
   OBJECTIVE = 'text'
   PROMPT_FIELD = 'prompt'
   COMPLETION_FIELD = 'completion'
+  CHOSEN_FIELD = 'chosen'
+  REJECTED_FIELD = 'rejected'
+  # Strength of the KL constraint of preferences to the model at the start.
+  DPO_BETA = 0.1
   # Whether layers are a scan over stacked weights, and which activations of a
   # block are saved for the backward pass.
   USE_REPEATED_LAYER = False
@@ -171,16 +189,17 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
     """
     # PythonSource checks the vocabulary of a tokenizer that it trains.
     HuggingFaceModel.validate(self)
-    check_objective(self.OBJECTIVE, ('text', 'responses'))
-    if self.OBJECTIVE == 'responses' and self.TRAIN_FILES is None:
+    check_objective(self.OBJECTIVE, ('text', 'responses', 'preferences'))
+    if self.OBJECTIVE == 'text':
+      return
+    if self.TRAIN_FILES is None:
       raise ValueError(
-        'OBJECTIVE=responses needs TRAIN_FILES, JSON lines with messages or'
-        f' with {self.PROMPT_FIELD} and {self.COMPLETION_FIELD}, got None; set'
-        ' TRAIN_FILES'
+        f'OBJECTIVE={self.OBJECTIVE} needs TRAIN_FILES, JSON lines with'
+        ' prompts and responses, got None; set TRAIN_FILES'
       )
-    if self.OBJECTIVE == 'responses' and self.TRAIN_DATA is not None:
+    if self.TRAIN_DATA is not None:
       raise ValueError(
-        f'OBJECTIVE=responses reads TRAIN_FILES, got TRAIN_DATA='
+        f'OBJECTIVE={self.OBJECTIVE} reads TRAIN_FILES, got TRAIN_DATA='
         f'{self.TRAIN_DATA!r}; set TRAIN_FILES instead'
       )
 
@@ -192,9 +211,18 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
         task_p.model, checkpoint_policy=self.CHECKPOINT_POLICY
       )
     self._shard(task_p)
+    if self.OBJECTIVE == 'preferences':
+      task_p.model = preference_networks.model_of(task_p.model, self.DPO_BETA)
+      task_p.train.learner.bprop_variable_exclusion = [
+        preference_networks.REFERENCE_VARIABLES
+      ]
+      # The policy decodes after its export.
+      task_p.infer_writer = None
     return task_p
 
   def decode_datasets(self) -> list[Config[base_input.BaseInput]]:
+    if self.OBJECTIVE == 'preferences':
+      return []
     if self.PROMPTS_FILE is None:
       return super().decode_datasets()
     return [
@@ -218,14 +246,23 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
       return super()._input(name, batch_size, **kwargs)
     # The prompts of samples are those of PROMPTS_FILE.
     kwargs.pop('sample_prompt', None)
-    return Config(
-      responses.ResponseInput,
+    input_p: Config[conversations.ConversationInput]
+    if self.OBJECTIVE == 'responses':
+      input_p = Config(
+        responses.ResponseInput, completion_field=self.COMPLETION_FIELD
+      )
+    else:
+      input_p = Config(
+        preferences.PreferenceInput,
+        chosen_field=self.CHOSEN_FIELD,
+        rejected_field=self.REJECTED_FIELD,
+      )
+    return input_p.set(
       name=name,
       files=self.TRAIN_FILES,
       tokenizer=self._tokenizer(),
       chat_template=self._chat_template(),
       prompt_field=self.PROMPT_FIELD,
-      completion_field=self.COMPLETION_FIELD,
       batch_size=batch_specs.rows_per_host(batch_size),
       seq_len=self.MAX_SEQ_LEN,
       held_out_percent=self.HELD_OUT_PERCENT,

@@ -20,6 +20,7 @@ from pax.huggingface import families, model_folder, safetensors
 from pax.inputs.tokens import tokenizers
 from pax.runner import overrides
 from pax.tasks.lm.params import fine_tuning, huggingface
+from tests.integration import binary
 from tests.pax.huggingface import job_runs, loaded_models, reference_models
 
 _FAMILIES = {
@@ -96,6 +97,44 @@ def test_trains_from_imported_weights_and_exports(tmp_path, capfd):
   ]
   # Two steps of Adam with a learning rate of at most 1e-5.
   assert 0 < max(changes) < 1e-4
+
+
+def test_preferences_are_learned_by_the_policy_only(tmp_path, capfd):
+  source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
+  reference_models.write_byte_model(source, 'qwen3')
+  lines = [
+    {'prompt': f'{i}', 'chosen': 'yes', 'rejected': 'no'} for i in range(8)
+  ]
+  (tmp_path / 'pairs.jsonl').write_text('\n'.join(map(json.dumps, lines)))
+  words = [
+    '--set=OBJECTIVE=preferences',
+    f'--set=TRAIN_FILES={tmp_path}/pairs.jsonl',
+    '--set=NUM_TRAIN_STEPS=40',
+    '--set=LEARNING_RATE=0.01',
+    '--set=WARMUP_STEPS=1',
+    '--set=EVAL_ON_TEST=False',
+    '--set=USE_REPEATED_LAYER=True',
+    '--set=task.train.summary_interval_steps=1',
+  ]
+  assert job_runs.run('Qwen3', source, job, *words) == 0, capfd.readouterr().err
+  losses = list(binary.losses(job).values())
+  # Policy and reference are equal at the start.
+  assert losses[0] == pytest.approx(math.log(2), abs=1e-6)
+  assert losses[-1] < 0.1
+  convert = ['pax', 'convert', 'pax-to-hf', str(job), str(output)]
+  assert main.main(convert) == 0
+  before, after = map(safetensors.read_folder, (source, output))
+  assert list(before) == list(after)
+  embedding = 'model.embed_tokens.weight'
+  original = before[embedding].read()
+  assert np.abs(after[embedding].read() - original).max() > 0.01
+  leaves = job_runs.read_leaves(job)
+  references = {x: v for x, v in leaves.items() if '.params.ref_mdl.' in x}
+  # Besides, the optimizer has two moments of the variables of the policy.
+  assert len(references) * 3 + 1 < len(leaves)
+  assert not any('ref_mdl' in x for x in leaves.keys() - references.keys())
+  [table] = [v for x, v in references.items() if x.endswith('emb_var')]
+  np.testing.assert_array_equal(table, original)
 
 
 def test_repeated_layers_have_the_loss_of_the_model_and_export_it(
@@ -203,7 +242,7 @@ def test_span_corruption_needs_ids_for_sentinels(tmp_path, capfd):
 @pytest.mark.parametrize(
   ('settings', 'message'),
   [
-    (['OBJECTIVE=pairs'], "one of ['text', 'responses'], got 'pairs'"),
+    (['OBJECTIVE=pairs'], "'preferences'], got 'pairs'"),
     (['OBJECTIVE=responses'], 'needs TRAIN_FILES'),
     (
       ['OBJECTIVE=responses', 'TRAIN_FILES=a.jsonl', 'TRAIN_DATA=b.jsonl'],

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inputs whose examples are prompts with responses of the model."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from absl import logging
+from jaxtyping import Bool, Int
+
+from pax.inputs.records import text_files
+from pax.inputs.text import text_corpus
+from pax.inputs.tokens import chat_templates
+from praxis import pax_fiddle, value_domains
+
+Fields = Mapping[str, Any]
+Messages = Sequence[chat_templates.Message]
+
+
+@dataclasses.dataclass(frozen=True)
+class ResponseTokens:
+  """Token ids of a prompt with a response."""
+
+  ids: Int[np.ndarray, ' T']
+  # Whether the model writes the token.
+  is_response: Bool[np.ndarray, ' T']
+
+  @property
+  def has_labels(self) -> bool:
+    """Whether the model writes a token after the first."""
+    return bool(self.is_response[1:].any())
+
+
+class ConversationInput(text_corpus.TextCorpusInput, abc.ABC):
+  """Base of inputs of files with JSON objects, one per line.
+
+  Prompts and responses are texts or messages. A prompt has the tokens that
+  decoding gives it; a response that is a text ends with eos. Examples that are
+  longer than a row are truncated.
+  """
+
+  # Length of a row.
+  seq_len: int = value_domains.field(1024, ge=1)
+  # Turns messages into text; None accepts no messages.
+  chat_template: chat_templates.ChatTemplate | None = pax_fiddle.instance_field(
+    None
+  )
+  # Field of the text of a prompt.
+  prompt_field: str = 'prompt'
+
+  @property
+  def row_settings(self) -> Mapping[str, Any]:
+    return {
+      'seq_len': self.seq_len,
+      'prompt_field': self.prompt_field,
+      'chat_template': self.chat_template and self.chat_template.digest,
+    }
+
+  @abc.abstractmethod
+  def prompt_of(self, place: str, fields: Fields) -> bytes:
+    """Returns the prompt of an object, which decides whether it is held out.
+
+    Args:
+      place: Where the object is.
+      fields: The object.
+
+    Raises:
+      ValueError: It has no prompt or no response.
+    """
+
+  def objects(self) -> Iterator[tuple[str, Fields]]:
+    """Yields place and fields of the objects of this side of the split.
+
+    Raises:
+      ValueError: A line has no prompt or no response.
+    """
+    for path in self.paths:
+      for place, value in text_files.json_lines(path):
+        fields = value if isinstance(value, dict) else {}
+        is_held_out = text_files.is_held_out(
+          self.prompt_of(place, fields), self.held_out_percent
+        )
+        if is_held_out == self.held_out:
+          yield place, fields
+
+  def check_left_out(self, num_examples: int, num_kept: int) -> None:
+    """Warns of examples without a response in their first tokens.
+
+    Args:
+      num_examples: The number of examples.
+      num_kept: The number of those with a response.
+
+    Raises:
+      ValueError: None has one.
+    """
+    if not num_kept:
+      raise self.empty_error()
+    if num_kept < num_examples:
+      logging.warning(
+        '%d of %d examples of %s have no response in their first %d tokens, and'
+        ' are left out; set MAX_SEQ_LEN for longer rows',
+        num_examples - num_kept,
+        num_examples,
+        self.name,
+        self.seq_len,
+      )
+
+  def tokens_of_pair(self, prompt: str, response: str) -> ResponseTokens:
+    """Returns the tokens of a prompt, a response and eos.
+
+    Args:
+      prompt: The text before the response.
+      response: The text that the model writes.
+    """
+    tokenizer = self.fitted_tokenizer
+    tokens = self._tokens_of_turns(
+      [
+        chat_templates.Turn(prompt, is_response=False),
+        chat_templates.Turn(response, is_response=True),
+      ]
+    )
+    content = prompt.encode()
+    decoded = tokenizer.encode_prompt(content)
+    special_ids = decoded[: len(decoded) - len(tokenizer.encode(content))]
+    return self._truncated(
+      np.concatenate([special_ids, tokens.ids, [tokenizer.eos_id]]),
+      np.concatenate([[False] * len(special_ids), tokens.is_response, [True]]),
+    )
+
+  def tokens_of_messages(
+    self, place: str, messages: Messages, num_given: int = 0
+  ) -> ResponseTokens:
+    """Returns the tokens of a conversation; the model writes its answers.
+
+    Args:
+      place: Where the messages are.
+      messages: The messages.
+      num_given: Number of the first ones that are given, answers too.
+
+    Raises:
+      ValueError: There is no chat template, or it refuses the messages.
+    """
+    if self.chat_template is None:
+      raise chat_templates.missing_error(place)
+    given = [x.get('role') == 'assistant' for x in messages[:num_given]]
+    turns = self.chat_template.turns(messages)
+    answers = [i for i, turn in enumerate(turns) if turn.is_response]
+    for i in answers[: sum(given)]:
+      turns[i] = turns[i]._replace(is_response=False)
+    tokens = self._tokens_of_turns(turns)
+    return self._truncated(tokens.ids, tokens.is_response)
+
+  def _tokens_of_turns(
+    self, turns: Sequence[chat_templates.Turn]
+  ) -> ResponseTokens:
+    # Parts of a text may have other tokens than the text, such as a space
+    # before each.
+    encode = self.fitted_tokenizer.encode
+    ids = encode(''.join(turn.text for turn in turns).encode())
+    is_response = np.zeros(len(ids), bool)
+    text, start = '', 0
+    for turn in turns[:-1]:
+      text += turn.text
+      end = max(start, _common_length(encode(text.encode()), ids))
+      is_response[start:end] = turn.is_response
+      start = end
+    is_response[start:] = turns[-1].is_response
+    return ResponseTokens(ids, is_response)
+
+  def _truncated(
+    self, ids: Int[np.ndarray, ' T'], is_response: Bool[np.ndarray, ' T']
+  ) -> ResponseTokens:
+    # The last token is only a label.
+    limit = self.seq_len + 1
+    return ResponseTokens(ids[:limit], is_response[:limit])
+
+
+def _common_length(a: np.ndarray, b: np.ndarray) -> int:
+  """Returns the number of equal elements before the first that differ."""
+  length = min(len(a), len(b))
+  differ = np.flatnonzero(a[:length] != b[:length])
+  return int(differ[0]) if len(differ) else length

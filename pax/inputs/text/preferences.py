@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prompts with a preferred and a dispreferred response."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeGuard
+
+import numpy as np
+from jaxtyping import Int64
+
+from pax.inputs.text import conversations
+from pax.inputs.text.conversations import ResponseTokens
+from pax.inputs.tokens import chat_templates
+from praxis import py_utils
+
+NestedMap = py_utils.NestedMap
+
+
+class _Pair(NamedTuple):
+  """The preferred and the dispreferred response, each after the prompt."""
+
+  chosen: ResponseTokens
+  rejected: ResponseTokens
+
+
+class PreferenceInput(conversations.ConversationInput):
+  """Pairs of responses, one per row, as a `DPOExample`.
+
+  An object has a prompt, a chosen and a rejected response: texts, or lists of
+  messages. If the responses are messages and the prompt is not, the prompt is
+  the messages with which both begin. Pairs without a response are left out.
+
+  References:
+    https://arxiv.org/abs/2305.18290
+  """
+
+  # Fields of the responses.
+  chosen_field: str = 'chosen'
+  rejected_field: str = 'rejected'
+
+  @property
+  def row_settings(self) -> Mapping[str, Any]:
+    fields = {'response_fields': [self.chosen_field, self.rejected_field]}
+    return {**super().row_settings, **fields}
+
+  @property
+  def num_examples(self) -> int:
+    return len(self._pairs)
+
+  def read(
+    self,
+    indices: Int64[np.ndarray, ' N'],
+    positions: Int64[np.ndarray, ' N'],
+  ) -> NestedMap:
+    del positions
+    pairs = [self._pairs[i] for i in indices]
+    chosen = self._rows([pair.chosen for pair in pairs])
+    rejected = self._rows([pair.rejected for pair in pairs])
+    return NestedMap(
+      {f'y_w/{name}': array for name, array in chosen.items()}
+      | {f'y_l/{name}': array for name, array in rejected.items()}
+    )
+
+  def prompt_of(self, place: str, fields: conversations.Fields) -> bytes:
+    prompt, _, _ = self._parts(place, fields)
+    return json.dumps(prompt, sort_keys=True).encode()
+
+  @functools.cached_property
+  def _pairs(self) -> list[_Pair]:
+    pairs = [self._pair(*located) for located in self.objects()]
+    kept = [pair for pair in pairs if all(x.has_labels for x in pair)]
+    self.check_left_out(len(pairs), len(kept))
+    return kept
+
+  def _pair(self, place: str, fields: conversations.Fields) -> _Pair:
+    prompt, chosen, rejected = self._parts(place, fields)
+    if isinstance(prompt, str):
+      return _Pair(
+        self.tokens_of_pair(prompt, chosen),
+        self.tokens_of_pair(prompt, rejected),
+      )
+    return _Pair(
+      self.tokens_of_messages(place, [*prompt, *chosen], len(prompt)),
+      self.tokens_of_messages(place, [*prompt, *rejected], len(prompt)),
+    )
+
+  def _parts(
+    self, place: str, fields: conversations.Fields
+  ) -> tuple[Any, Any, Any]:
+    """Returns prompt, chosen and rejected response: texts, or messages.
+
+    Raises:
+      ValueError: They are neither.
+    """
+    names = (self.prompt_field, self.chosen_field, self.rejected_field)
+    prompt, chosen, rejected = (fields.get(name) for name in names)
+    if _is_conversation(chosen) and _is_conversation(rejected):
+      if _is_conversation(prompt):
+        return prompt, chosen, rejected
+      equal = [a == b for a, b in zip(chosen, rejected, strict=False)]
+      count = equal.index(False) if False in equal else len(equal)
+      return chosen[:count], chosen[count:], rejected[count:]
+    if all(isinstance(x, str) for x in (prompt, chosen, rejected)):
+      return prompt, chosen, rejected
+    raise ValueError(
+      f'{place} must be an object with texts {", ".join(map(repr, names))}, or'
+      f' with lists of messages, got {str(dict(fields))[:80]}; set'
+      ' PROMPT_FIELD, CHOSEN_FIELD and REJECTED_FIELD'
+    )
+
+  def _rows(self, examples: Sequence[ResponseTokens]) -> dict[str, np.ndarray]:
+    """Returns the fields of a `DPOExampleHalf`, [N, seq_len]."""
+    shape = (len(examples), self.seq_len)
+    ids, labels, indicator = (np.zeros(shape, np.int32) for _ in range(3))
+    is_token, weights = (np.zeros(shape, np.float32) for _ in range(2))
+    for row, example in enumerate(examples):
+      length = len(example.ids) - 1
+      ids[row, :length] = example.ids[:-1]
+      labels[row, :length] = example.ids[1:]
+      weights[row, :length] = example.is_response[1:]
+      indicator[row, : np.argmax(example.is_response)] = 1
+      is_token[row, :length] = 1
+    segment_ids = is_token.astype(np.int32)
+    return {
+      'inputs': ids,
+      'inputs_indicator': indicator,
+      'labels/ids': labels,
+      'labels/weights': weights,
+      'paddings': 1 - is_token,
+      'segment_ids': segment_ids,
+      'segment_pos': segment_ids * np.arange(self.seq_len, dtype=np.int32),
+    }
+
+
+def _is_conversation(
+  value: Any,
+) -> TypeGuard[list[chat_templates.Message]]:
+  return isinstance(value, list) and all(isinstance(x, dict) for x in value)
