@@ -133,6 +133,9 @@ class ChatTemplate(base_hyperparams.FiddleBaseParameterizable):
         **self._special_tokens,
         messages=list(messages),
         add_generation_prompt=is_prompt,
+        # Templates compare them with none, as transformers passes it.
+        tools=None,
+        documents=None,
       )
     except jinja2.TemplateError as e:
       raise ValueError(

@@ -41,6 +41,7 @@ def test_special_tokens_have_their_text(tmp_path):
 
 def test_functions_of_transformers(tmp_path):
   text = (
+    '{% if tools is not none or documents is not none %}tools{% endif %}'
     "{{ strftime_now('%d %b %Y') }} {{ messages[0].tools | tojson(indent=1) }}"
     '{% for x in [1, 2] %}{% if x == 2 %}{% break %}{% endif %}{{ x }}'
     '{% endfor %}'
