@@ -146,11 +146,7 @@ class ConversationInput(text_corpus.TextCorpusInput, abc.ABC):
     """
     if self.chat_template is None:
       raise chat_templates.missing_error(place)
-    given = [x.get('role') == 'assistant' for x in messages[:num_given]]
-    turns = self.chat_template.turns(messages)
-    answers = [i for i, turn in enumerate(turns) if turn.is_response]
-    for i in answers[: sum(given)]:
-      turns[i] = turns[i]._replace(is_response=False)
+    turns = self.chat_template.turns(messages, num_given)
     tokens = self._tokens_of_turns(turns)
     return self._truncated(tokens.ids, tokens.is_response)
 

@@ -83,22 +83,29 @@ class ChatTemplate(base_hyperparams.FiddleBaseParameterizable):
       f' {text[-60:]!r} for {content[-60:]!r}; leave it out'
     )
 
-  def turns(self, messages: Sequence[Message]) -> list[Turn]:
+  def turns(
+    self, messages: Sequence[Message], num_given: int = 0
+  ) -> list[Turn]:
     """Returns the text of a conversation, divided by who writes it.
 
     Responses are what the template marks by `{% generation %}`. Without these
     they are what each message of role assistant adds to its prompt.
+
+    Args:
+      messages: The conversation.
+      num_given: Number of the first messages, which have no responses.
 
     Raises:
       ValueError: The template writes an earlier message otherwise when another
         follows, so that no text is that of all responses.
     """
     text = self._render(messages)
+    is_answer = [message.get('role') == 'assistant' for message in messages]
     if _GENERATION_TAGS.search(self._source or ''):
-      return list(_marked_turns(text))
+      return list(_marked_turns(text, sum(is_answer[:num_given])))
     turns, done = [], ''
-    for end, message in enumerate(messages, start=1):
-      if message.get('role') == 'assistant':
+    for end in range(num_given + 1, len(messages) + 1):
+      if is_answer[end - 1]:
         prompt = self._render(messages[: end - 1], is_prompt=True)
         answered = self._render(messages[:end])
         turns.append(Turn(self._added(done, prompt), False))
@@ -245,10 +252,11 @@ def _mark(tag: re.Match[str]) -> str:
   return f'{{{{{left} "{mark}" {right}}}}}'
 
 
-def _marked_turns(text: str) -> Iterator[Turn]:
+def _marked_turns(text: str, num_given: int) -> Iterator[Turn]:
+  """Yields the parts of a text, without the first marks."""
   # Odd parts are between marks.
   for index, part in enumerate(_GENERATED.split(text)):
-    yield Turn(part, index % 2 == 1)
+    yield Turn(part, index % 2 == 1 and index // 2 >= num_given)
 
 
 def _to_json(value: Any, indent: int | None = None) -> str:

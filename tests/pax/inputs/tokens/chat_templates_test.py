@@ -86,6 +86,10 @@ def test_a_prompt_has_no_marks(tmp_path):
     ('A', True),
     ('|', False),
   ]
+  assert [is_learned for _, is_learned in made.turns([ANSWER, ANSWER], 1)] == [
+    *[False] * 3,
+    *[True, False],
+  ]
 
 
 @pytest.mark.parametrize('content', ['A so', 'A so ', ' A', ''])
@@ -111,8 +115,15 @@ def test_answers_are_what_they_add(tmp_path):
 def test_a_template_that_rewrites_answers_is_refused(tmp_path):
   made = template_of(tmp_path, FORGETFUL)
   reasoned = {'role': 'assistant', 'content': 'why|A'}
+  messages = [USER, reasoned, USER, ANSWER]
   with pytest.raises(ValueError, match='leave earlier messages unchanged, got'):
-    made.turns([USER, reasoned, USER, ANSWER])
+    made.turns(messages)
+  # The first answer may be given.
+  assert made.turns(messages, 3) == [
+    ('Q;A;Q;', False),
+    ('A;', True),
+    ('', False),
+  ]
 
 
 def test_noncharacters_are_refused(tmp_path):
