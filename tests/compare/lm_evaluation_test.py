@@ -10,19 +10,14 @@ import random
 import lm_eval
 import numpy as np
 import pytest
-import tokenizers
-import transformers
 from lm_eval import tasks
-from tokenizers import models, pre_tokenizers, processors, trainers
 
+from tests.compare import chat_models
 from tests.integration import binary
 
 # What its packages warn of is theirs.
 pytestmark = pytest.mark.filterwarnings('ignore')
 
-EXP = 'pax.tasks.lm.params.huggingface.Llama3'
-WORDS = ('def', 'return', 'class', 'while', 'x', '=', 'y', '+', '1', ':')
-MAX_LENGTH = 48
 OUTPUT_TYPES = {
   'choice': """
 output_type: multiple_choice
@@ -60,10 +55,10 @@ def write_tasks(folder: pathlib.Path) -> list[str]:
   generator = random.Random(0)
   documents = [
     {
-      'question': ' '.join(generator.choices(WORDS, k=1 + i)),
-      'choices': [f' {word} {word}' for word in WORDS[:3]],
+      'question': ' '.join(generator.choices(chat_models.WORDS, k=1 + i)),
+      'choices': [f' {word} {word}' for word in chat_models.WORDS[:3]],
       'answer': i % 3,
-      'document': ' '.join(generator.choices(WORDS, k=5 + 12 * i)),
+      'document': ' '.join(generator.choices(chat_models.WORDS, k=5 + 12 * i)),
     }
     for i in range(9)
   ]
@@ -79,54 +74,12 @@ def write_tasks(folder: pathlib.Path) -> list[str]:
   return names
 
 
-def write_model(folder: pathlib.Path) -> None:
-  """Writes a random Llama with a tokenizer that adds bos."""
-  tokenizer = tokenizers.Tokenizer(models.BPE())
-  tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-  tokenizer.decoder = tokenizers.decoders.ByteLevel()
-  trainer = trainers.BpeTrainer(
-    vocab_size=300,
-    special_tokens=['<s>', '</s>'],
-    initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    show_progress=False,
-  )
-  tokenizer.train_from_iterator([' '.join(WORDS)], trainer)
-  tokenizer.post_processor = processors.TemplateProcessing(
-    single='<s> $A', special_tokens=[('<s>', 0)]
-  )
-  transformers.PreTrainedTokenizerFast(
-    tokenizer_object=tokenizer,
-    bos_token='<s>',
-    eos_token='</s>',
-    chat_template=(
-      '{{ bos_token }}{% for message in messages %}'
-      '[{{ message.role }}] {{ message.content }} {% endfor %}'
-      '{% if add_generation_prompt %}[assistant] {% endif %}'
-    ),
-  ).save_pretrained(folder)
-  config = transformers.LlamaConfig(
-    vocab_size=tokenizer.get_vocab_size(),
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    max_position_embeddings=MAX_LENGTH,
-    bos_token_id=0,
-    eos_token_id=1,
-    # No two ids are about as probable.
-    initializer_range=0.4,
-  )
-  transformers.set_seed(0)
-  transformers.LlamaForCausalLM(config).save_pretrained(folder)
-
-
 @pytest.mark.parametrize('is_chat', [False, True])
 def test_answers_are_those_of_transformers(is_chat, tmp_path, monkeypatch):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
   monkeypatch.setenv('HF_HOME', str(tmp_path / 'hf'))
   names = write_tasks(tmp_path)
-  write_model(tmp_path / 'model')
+  chat_models.write_model(tmp_path / 'model')
   expected = lm_eval.simple_evaluate(
     'hf',
     model_args=f'pretrained={tmp_path}/model,dtype=float32',
@@ -136,7 +89,7 @@ def test_answers_are_those_of_transformers(is_chat, tmp_path, monkeypatch):
     task_manager=tasks.TaskManager(include_path=str(tmp_path)),
   )
   completed = binary.run(
-    EXP,
+    chat_models.EXP,
     tmp_path / 'job',
     '--mode=decode_once',
     f'--set=MODEL_DIR={tmp_path}/model',
@@ -145,7 +98,7 @@ def test_answers_are_those_of_transformers(is_chat, tmp_path, monkeypatch):
     f'--set=LM_EVAL_TASKS={names}',
     f'--set=LM_EVAL_APPLY_CHAT_TEMPLATE={is_chat}',
     f'--set=LM_EVAL_INCLUDE_PATH={tmp_path}',
-    f'--set=LM_EVAL_SEQ_LEN={MAX_LENGTH}',
+    f'--set=LM_EVAL_SEQ_LEN={chat_models.MAX_LENGTH}',
     '--set=LM_EVAL_BATCH_SIZE=4',
   )
   assert completed.returncode == 0, completed.stderr
