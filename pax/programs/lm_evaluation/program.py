@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import itertools
 import json
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ import jax
 from pax import atomic_file, io_utils, partitioning, tasks_lib
 from pax.inputs.text import packed_text
 from pax.inputs.tokens import chat_templates
-from pax.programs import decode, program
+from pax.programs import decode, metric_accumulator, program
 from pax.programs.lm_evaluation import token_model
 from praxis import pax_fiddle
 
@@ -115,20 +114,26 @@ class LmEvalProgram(decode.SingleTaskDecodeProgram):
   def run(
     self, state: program.TrainState, train_step: int
   ) -> program.DecodeProgramOutput:
-    """Evaluates the tasks; writes `results.json` and each example."""
+    """Evaluates the tasks; writes the results and each example."""
     import lm_eval
 
     from pax.programs.lm_evaluation import harness_model
 
     inp = cast(packed_text.TextLmInput, self.input)
-    batches = itertools.count()
+    num_batches = 0
+
+    def before_batch() -> None:
+      nonlocal num_batches
+      self.before_batch(num_batches)
+      num_batches += 1
+
     model = token_model.TokenModel(
       partitioner=self._partitioner,
       state=state,
       inp=inp,
       max_length=inp.seq_len,
       key=self._key,
-      before_batch=lambda: self.before_batch(next(batches)),
+      before_batch=before_batch,
     )
     chat_template = None
     if self._settings.chat_template is not None:
@@ -145,13 +150,16 @@ class LmEvalProgram(decode.SingleTaskDecodeProgram):
       numpy_random_seed=None,
       torch_random_seed=None,
     )
-    metrics = dict(_metrics(results['results']))
+    metrics = {}
+    # Other processes may get no results, such as those with a LOCAL_RANK.
     if jax.process_index() == 0:
+      metrics = dict(_metrics(results['results']))
       self._write_outputs(results, train_step)
+    metrics = metric_accumulator.broadcast_json_from_first_process(metrics)
     output = program.DecodeProgramOutput(
       state,
       processed_decode_metrics=metrics,
-      num_decode_steps=next(batches),
+      num_decode_steps=num_batches,
       scalars={f'{_PREFIX}{name}': value for name, value in metrics.items()},
     )
     if not self.is_reported:

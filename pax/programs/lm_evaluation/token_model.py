@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -111,6 +110,10 @@ class TokenModel:
         f'max_gen_toks must be less than {self.max_length}, the length of a'
         f' row, got {max_tokens}; set LM_EVAL_SEQ_LEN'
       )
+    eos_ids = self.partitioner.task.model.decoder_tpl.eos_id
+    if isinstance(eos_ids, int):
+      eos_ids = [eos_ids]
+    step = _greedy_step(max_tokens, tuple(eos_ids))
     texts: dict[int, str] = {}
     rows = [list(prompt)[-max_prompt_length:] for prompt in prompts]
     for indices in self._batches([len(row) for row in rows]):
@@ -118,22 +121,13 @@ class TokenModel:
       batch = self._empty_batch(min(longest, max_prompt_length))
       for at, index in self._rows_of_process(indices):
         _set_row(batch, at, rows[index])
-      out = self._run(self._generate_step(max_tokens), batch)
+      out = self._run(step, batch)
       _, pairs, _ = self.partitioner.task.model.process_decode_out(
         self.inp, out
       )
       for index, (_, result) in zip(indices, pairs, strict=True):
         texts[index] = result.decoded_substr
     return [texts[index] for index in range(len(rows))]
-
-  def _generate_step(
-    self, max_tokens: int
-  ) -> Callable[..., steps.StepFnOutput]:
-    # Functions of equal arguments are one step, which is compiled once.
-    eos_ids = self.partitioner.task.model.decoder_tpl.eos_id
-    if not isinstance(eos_ids, int):
-      eos_ids = tuple(eos_ids)
-    return _generate_step(max_tokens, eos_ids)
 
   def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
     """Yields the indices of the rows of each batch, the longest rows first."""
@@ -193,10 +187,11 @@ def _set_row(batch: NestedMap, at: int, ids: Ids) -> None:
 
 
 @functools.cache
-def _generate_step(max_tokens: int, eos_ids: Any) -> Callable[..., Any]:
+def _greedy_step(
+  max_tokens: int, eos_ids: tuple[int, ...]
+) -> Callable[..., steps.StepFnOutput]:
+  """Returns the step that decodes; one for equal arguments, compiled once."""
   decoder = decoding.GreedyDecoderHParams(
-    fprop_for_prefix=True,
-    max_decode_steps=max_tokens,
-    eos_id=eos_ids if isinstance(eos_ids, int) else list(eos_ids),
+    fprop_for_prefix=True, max_decode_steps=max_tokens, eos_id=list(eos_ids)
   )
   return functools.partial(steps.decode_step, decoder_tpl=decoder)
