@@ -280,6 +280,7 @@ def _crc32(data):
   'name', ['20261122', 'checkpoint_00000010', 'checkpoint_010']
 )
 def test_a_stray_file_is_no_checkpoint(tmp_path, caplog, name):
+  caplog.set_level('WARNING')
   directory = saved_states.save(tmp_path)
   stray = directory / name
   stray.write_text('notes')
