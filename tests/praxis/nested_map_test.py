@@ -156,12 +156,13 @@ def test_flax_state_has_lists_by_index():
 
 
 def test_vlog_logs_the_debug_string(caplog):
+  before = absl_logging.get_verbosity()
   absl_logging.set_verbosity(1)
   try:
     sample().VLog(prefix='p:')
     sample().VLog(level=2)
   finally:
-    absl_logging.set_verbosity(0)
+    absl_logging.set_verbosity(before)
   assert [r.getMessage() for r in caplog.records] == [
     f'p: {line}' for line in sample().DebugString().splitlines()
   ]
