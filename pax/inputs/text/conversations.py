@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from absl import logging
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, Int64
 
 from pax.inputs.records import text_files
+from pax.inputs.rows import batch_types, packed_rows, packing
 from pax.inputs.text import text_corpus
-from pax.inputs.tokens import chat_templates
+from pax.inputs.tokens import chat_templates, token_corpus
 from praxis import pax_fiddle, value_domains
 
 Fields = Mapping[str, Any]
@@ -30,8 +32,13 @@ class ResponseTokens:
   is_response: Bool[np.ndarray, ' T']
 
   @property
+  def num_labels(self) -> int:
+    """Number of tokens after the first."""
+    return len(self.ids) - 1
+
+  @property
   def has_labels(self) -> bool:
-    """Whether the model writes a token after the first."""
+    """Whether the model writes one of them."""
     return bool(self.is_response[1:].any())
 
 
@@ -116,19 +123,17 @@ class ConversationInput(text_corpus.TextCorpusInput, abc.ABC):
       prompt: The text before the response.
       response: The text that the model writes.
     """
-    tokenizer = self.fitted_tokenizer
     tokens = self._tokens_of_turns(
       [
         chat_templates.Turn(prompt, is_response=False),
         chat_templates.Turn(response, is_response=True),
       ]
     )
-    content = prompt.encode()
-    decoded = tokenizer.encode_prompt(content)
-    special_ids = decoded[: len(decoded) - len(tokenizer.encode(content))]
+    # What precedes a prompt, such as bos.
+    first_ids, last_id = self._special_ids, self.fitted_tokenizer.eos_id
     return self._truncated(
-      np.concatenate([special_ids, tokens.ids, [tokenizer.eos_id]]),
-      np.concatenate([[False] * len(special_ids), tokens.is_response, [True]]),
+      np.concatenate([first_ids, tokens.ids, [last_id]]),
+      np.concatenate([[False] * len(first_ids), tokens.is_response, [True]]),
     )
 
   def tokens_of_messages(
@@ -149,6 +154,10 @@ class ConversationInput(text_corpus.TextCorpusInput, abc.ABC):
     turns = self.chat_template.turns(messages, num_given)
     tokens = self._tokens_of_turns(turns)
     return self._truncated(tokens.ids, tokens.is_response)
+
+  @functools.cached_property
+  def _special_ids(self) -> Int[np.ndarray, ' N']:
+    return self.fitted_tokenizer.encode_prompt(b'')
 
   def _tokens_of_turns(
     self, turns: Sequence[chat_templates.Turn]
@@ -173,6 +182,40 @@ class ConversationInput(text_corpus.TextCorpusInput, abc.ABC):
     # The last token is only a label.
     limit = self.seq_len + 1
     return ResponseTokens(ids[:limit], is_response[:limit])
+
+
+class ResponseRows(packed_rows.PackedRows):
+  """Examples in rows, whose weights are 1 for tokens of responses only."""
+
+  def __init__(
+    self, examples: Sequence[ResponseTokens], plan: packing.PackingPlan
+  ):
+    """Combines examples and plan.
+
+    Args:
+      examples: The examples.
+      plan: The placement of them in rows.
+    """
+    starts = np.cumsum([0, *(len(each.ids) for each in examples)])
+    ids = np.concatenate([each.ids for each in examples])
+    tokens = ids.astype(np.int32)
+    super().__init__(token_corpus.Corpus(tokens=tokens, starts=starts), plan)
+    is_response = np.concatenate([each.is_response for each in examples])
+    # Placed as the tokens are, so that it has the label's place.
+    self._is_response = token_corpus.Corpus(
+      tokens=is_response.astype(np.uint8), starts=starts
+    )
+
+  def write_tokens(
+    self,
+    indices: Int64[np.ndarray, ' N'],
+    batch: batch_types.LanguageModelBatch,
+    places: Int64[np.ndarray, ' N'],
+  ) -> None:
+    super().write_tokens(indices, batch, places)
+    marks = packing.empty_batch(len(indices), self._plan.seq_len)
+    packing.write_rows(marks, indices, self._is_response, self._plan)
+    batch.weights[places] = marks.labels
 
 
 def _common_length(a: np.ndarray, b: np.ndarray) -> int:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeGuard
 import numpy as np
 from jaxtyping import Int64
 
+from pax.inputs.rows import packing
 from pax.inputs.text import conversations
 from pax.inputs.text.conversations import ResponseTokens
 from pax.inputs.tokens import chat_templates
@@ -24,6 +25,35 @@ class _Pair(NamedTuple):
 
   chosen: ResponseTokens
   rejected: ResponseTokens
+
+
+class _Half:
+  """One response of each pair, in rows of its own."""
+
+  def __init__(self, examples: Sequence[ResponseTokens], seq_len: int):
+    self._seq_len = seq_len
+    lengths = [each.num_labels for each in examples]
+    plan = packing.one_per_row(lengths, seq_len)
+    self._rows = conversations.ResponseRows(examples, plan)
+    self._prompt_lengths = np.array(
+      [np.argmax(each.is_response) for each in examples]
+    )
+
+  def read(self, indices: Int64[np.ndarray, ' N']) -> dict[str, np.ndarray]:
+    """Returns the fields of a `DPOExampleHalf`, [N, seq_len]."""
+    batch = packing.empty_batch(len(indices), self._seq_len)
+    self._rows.write(indices, batch, np.arange(len(indices)))
+    prompt_lengths = self._prompt_lengths[indices, np.newaxis]
+    is_prompt = np.arange(self._seq_len) < prompt_lengths
+    return {
+      'inputs': batch.ids,
+      'inputs_indicator': is_prompt.astype(np.int32),
+      'labels/ids': batch.labels,
+      'labels/weights': batch.weights,
+      'paddings': batch.paddings,
+      'segment_ids': batch.segment_ids,
+      'segment_pos': batch.segment_pos,
+    }
 
 
 class PreferenceInput(conversations.ConversationInput):
@@ -56,17 +86,25 @@ class PreferenceInput(conversations.ConversationInput):
     positions: Int64[np.ndarray, ' N'],
   ) -> NestedMap:
     del positions
-    pairs = [self._pairs[i] for i in indices]
-    chosen = self._rows([pair.chosen for pair in pairs])
-    rejected = self._rows([pair.rejected for pair in pairs])
     return NestedMap(
-      {f'y_w/{name}': array for name, array in chosen.items()}
-      | {f'y_l/{name}': array for name, array in rejected.items()}
+      {
+        f'{name}/{field}': array
+        for name, half in self._halves.items()
+        for field, array in half.read(indices).items()
+      }
     )
 
   def prompt_of(self, place: str, fields: conversations.Fields) -> bytes:
     prompt, _, _ = self._parts(place, fields)
     return json.dumps(prompt, sort_keys=True).encode()
+
+  @functools.cached_property
+  def _halves(self) -> dict[str, _Half]:
+    chosen, rejected = zip(*self._pairs, strict=True)
+    return {
+      'y_w': _Half(chosen, self.seq_len),
+      'y_l': _Half(rejected, self.seq_len),
+    }
 
   @functools.cached_property
   def _pairs(self) -> list[_Pair]:
@@ -110,29 +148,6 @@ class PreferenceInput(conversations.ConversationInput):
       f' with lists of messages, got {str(dict(fields))[:80]}; set'
       ' PROMPT_FIELD, CHOSEN_FIELD and REJECTED_FIELD'
     )
-
-  def _rows(self, examples: Sequence[ResponseTokens]) -> dict[str, np.ndarray]:
-    """Returns the fields of a `DPOExampleHalf`, [N, seq_len]."""
-    shape = (len(examples), self.seq_len)
-    ids, labels, indicator = (np.zeros(shape, np.int32) for _ in range(3))
-    is_token, weights = (np.zeros(shape, np.float32) for _ in range(2))
-    for row, example in enumerate(examples):
-      length = len(example.ids) - 1
-      ids[row, :length] = example.ids[:-1]
-      labels[row, :length] = example.ids[1:]
-      weights[row, :length] = example.is_response[1:]
-      indicator[row, : np.argmax(example.is_response)] = 1
-      is_token[row, :length] = 1
-    segment_ids = is_token.astype(np.int32)
-    return {
-      'inputs': ids,
-      'inputs_indicator': indicator,
-      'labels/ids': labels,
-      'labels/weights': weights,
-      'paddings': 1 - is_token,
-      'segment_ids': segment_ids,
-      'segment_pos': segment_ids * np.arange(self.seq_len, dtype=np.int32),
-    }
 
 
 def _is_conversation(

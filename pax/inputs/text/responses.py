@@ -8,13 +8,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-from jaxtyping import Int64
-
-from pax.inputs.rows import batch_types, packed_rows, packing, row_input
+from pax.inputs.rows import packing, row_input
 from pax.inputs.text import conversations
 from pax.inputs.text.conversations import ResponseTokens
-from pax.inputs.tokens import chat_templates, token_corpus
+from pax.inputs.tokens import chat_templates
 
 # Field of an object with the messages of a conversation.
 _MESSAGES = 'messages'
@@ -47,7 +44,9 @@ class ResponseInput(conversations.ConversationInput, row_input.RowInput):
     examples = [self._tokens(*located) for located in self.objects()]
     kept = [each for each in examples if each.has_labels]
     self.check_left_out(len(examples), len(kept))
-    return [_ResponseRows(kept, self.seq_len)]
+    lengths = [each.num_labels for each in kept]
+    plan = packing.plan(lengths, self.seq_len)
+    return [conversations.ResponseRows(kept, plan)]
 
   def prompt_of(self, place: str, fields: conversations.Fields) -> bytes:
     """Returns the prompt of a pair, or the messages before the first answer.
@@ -80,32 +79,3 @@ class ResponseInput(conversations.ConversationInput, row_input.RowInput):
     return self.tokens_of_pair(
       fields[self.prompt_field], fields[self.completion_field]
     )
-
-
-class _ResponseRows(packed_rows.PackedRows):
-  """Packed examples, whose weights are 1 for tokens of responses only."""
-
-  def __init__(self, examples: Sequence[ResponseTokens], seq_len: int):
-    starts = np.cumsum([0, *(len(each.ids) for each in examples)])
-    corpus = token_corpus.Corpus(
-      tokens=np.concatenate([each.ids for each in examples]).astype(np.int32),
-      starts=starts,
-    )
-    plan = packing.plan(corpus.lengths, seq_len)
-    super().__init__(corpus, plan)
-    is_response = np.concatenate([each.is_response for each in examples])
-    # Packed as the tokens are, so that it has the label's place.
-    self._is_response = token_corpus.Corpus(
-      tokens=is_response.astype(np.uint8), starts=starts
-    )
-
-  def write_tokens(
-    self,
-    indices: Int64[np.ndarray, ' N'],
-    batch: batch_types.LanguageModelBatch,
-    places: Int64[np.ndarray, ' N'],
-  ) -> None:
-    super().write_tokens(indices, batch, places)
-    marks = packing.empty_batch(len(indices), self._plan.seq_len)
-    packing.write_rows(marks, indices, self._is_response, self._plan)
-    batch.weights[places] = marks.labels

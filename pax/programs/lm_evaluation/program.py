@@ -8,16 +8,18 @@ import importlib.util
 import json
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 
 from pax import atomic_file, io_utils, partitioning, tasks_lib
-from pax.inputs.text import packed_text
-from pax.inputs.tokens import chat_templates
 from pax.programs import decode, metric_accumulator, program
-from pax.programs.lm_evaluation import token_model
 from praxis import pax_fiddle
+
+if TYPE_CHECKING:
+  # Only experiments of text need them.
+  from pax.inputs.text import packed_text
+  from pax.inputs.tokens import chat_templates
 
 _PREFIX = 'lm_eval/'
 
@@ -82,7 +84,7 @@ class LmEvalProgram(decode.SingleTaskDecodeProgram):
       partitioner: The partitioner of the task.
       job_log_dir: The directory of the job; outputs go to its `decoder_out`.
       decode_prng_seed: Not used.
-      output_pickle: Whether outputs are also written as `.npz`.
+      output_pickle: Not used; answers are written as JSON.
       enable_summary_writer: Whether the program may write summaries.
 
     Raises:
@@ -117,9 +119,9 @@ class LmEvalProgram(decode.SingleTaskDecodeProgram):
     """Evaluates the tasks; writes the results and each example."""
     import lm_eval
 
-    from pax.programs.lm_evaluation import harness_model
+    from pax.programs.lm_evaluation import harness_model, token_model
 
-    inp = cast(packed_text.TextLmInput, self.input)
+    inp = cast('packed_text.TextLmInput', self.input)
     num_batches = 0
 
     def before_batch() -> None:
@@ -183,7 +185,7 @@ class LmEvalProgram(decode.SingleTaskDecodeProgram):
 
   def _write_outputs(self, results: dict[str, Any], step: int) -> None:
     examples = [
-      (f'{task}/{example["doc_id"]}', {'task': task, **example})
+      (None, {'task': task, **example})
       for task, samples in results.pop('samples').items()
       for example in samples
     ]

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from pax import partitioning, steps, train_states
+from pax.inputs.rows import packing
 from pax.programs import metric_accumulator
 from praxis import base_input, pytypes
 from praxis.decoding import hparams as decoding
@@ -79,8 +80,6 @@ class TokenModel:
     for indices in self._batches([len(row) - 1 for row in rows]):
       length = self._padded_length(max(len(rows[i]) - 1 for i in indices))
       batch = self._empty_batch(length)
-      batch.labels = np.zeros_like(batch.ids)
-      batch.weights = np.zeros_like(batch.paddings)
       for at, index in self._rows_of_process(indices):
         row, num_scored = rows[index], len(continuations[index].ids)
         _set_row(batch, at, row[:-1])
@@ -143,15 +142,9 @@ class TokenModel:
 
   def _empty_batch(self, length: int) -> NestedMap:
     """Returns a batch of this process without ids."""
-    shape = (self._batch_size, length)
-    positions = np.arange(length, dtype=np.int32)
-    return NestedMap(
-      ids=np.zeros(shape, np.int32),
-      paddings=np.ones(shape, np.float32),
-      segment_ids=np.zeros(shape, np.int32),
-      segment_pos=np.broadcast_to(positions, shape).copy(),
-      eval_sample_weights=np.zeros(self._batch_size, np.float32),
-    )
+    batch = packing.empty_batch(self._batch_size, length)
+    batch.eval_sample_weights = np.zeros(self._batch_size, np.float32)
+    return batch
 
   def _rows_of_process(
     self, indices: Sequence[int]
@@ -183,6 +176,7 @@ def _set_row(batch: NestedMap, at: int, ids: Ids) -> None:
   batch.ids[at, : len(ids)] = ids
   batch.paddings[at, : len(ids)] = 0.0
   batch.segment_ids[at, : len(ids)] = 1
+  batch.segment_pos[at, : len(ids)] = np.arange(len(ids))
   batch.eval_sample_weights[at] = 1.0
 
 

@@ -81,6 +81,14 @@ def test_a_row_has_a_response_after_the_prompt(tmp_path):
     made.get_next()
 
 
+def test_a_host_without_rows_has_padding(tmp_path):
+  lines = [{'prompt': 'ab', 'chosen': 'xyz', 'rejected': 'u'}]
+  hosts = {'num_infeed_hosts': 2, 'infeed_host_index': 1}
+  batch = _input(tmp_path, lines, **hosts).get_next()
+  np.testing.assert_array_equal(batch.eval_sample_weights, [0, 0])
+  assert batch['y_l/inputs'].shape == (2, 8)
+
+
 @pytest.mark.parametrize('has_prompt', [True, False])
 def test_messages_share_those_of_the_prompt(has_prompt, tmp_path):
   prompt = [
