@@ -6,7 +6,8 @@ from __future__ import annotations
 import importlib
 import logging
 import types
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 _log = logging.getLogger(__name__)
 
@@ -23,6 +24,27 @@ def import_if_exists(name: str) -> types.ModuleType | None:
     if is_absent(name, e):
       return None
     raise
+
+
+def import_function(name: str, setting: str) -> Callable[..., Any]:
+  """Returns the function `module:function`.
+
+  Args:
+    name: the function.
+    setting: what names it, for messages.
+
+  Raises:
+    ValueError: there is no such function.
+  """
+  module, _, function = name.partition(':')
+  owner = import_if_exists(module) if module else None
+  found = getattr(owner, function, None)
+  if found is None:
+    missing = f'module {module!r}' if owner is None else f'{function!r} in it'
+    raise ValueError(
+      f'{setting} must be module:function, got {name!r}; there is no {missing}'
+    )
+  return cast(Callable[..., Any], found)
 
 
 def is_absent(module: str, error: ModuleNotFoundError) -> bool:

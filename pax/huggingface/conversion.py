@@ -29,7 +29,7 @@ from pax.checkpoints.types import CheckpointError, CheckpointType, Shapes
 from pax.huggingface import (
   families,
   model_folder,
-  preference_networks,
+  policy_networks,
   safetensors,
   stacked_variables,
   tensor_entries,
@@ -240,11 +240,9 @@ class _CheckpointTensors:
     variables = stacked_variables.of_layouts(
       layouts, stacked_variables.find_repetition(saved)
     )
-    if preference_networks.has_reference(saved):
-      variables = preference_networks.in_network(
-        variables, preference_networks.POLICY
-      )
-    _check_leaves(variables, preference_networks.without_reference(saved), path)
+    policy, *_ = policy_networks.networks_of(saved)
+    variables = policy_networks.in_networks(variables, [policy])
+    _check_leaves(variables, policy_networks.without_reference(saved), path)
     dtypes: dict[str, np.dtype] = {}
     for variable in variables:
       tensor_dtype = jax.numpy.dtype(dtype or saved[leaf_name(variable)][1])

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
@@ -18,7 +18,7 @@ from pax.checkpoints.types import CheckpointError, Shapes
 from pax.huggingface import (
   conversion,
   model_folder,
-  preference_networks,
+  policy_networks,
   stacked_variables,
 )
 
@@ -32,8 +32,8 @@ class FolderLeaves:
   folder: model_folder.ModelFolder
   # Of the layers of the model; None without.
   repetition: stacked_variables.Repetition | None = None
-  # Whether the weights are those of a policy, and of its reference.
-  has_reference: bool = False
+  # The networks of the model that have the weights.
+  networks: Sequence[str] = ('lm',)
 
   @property
   def path(self) -> pathlib.Path:
@@ -46,13 +46,7 @@ class FolderLeaves:
     variables = stacked_variables.of_layouts(
       self.folder.layouts, self.repetition
     )
-    if self.has_reference:
-      variables = [
-        *preference_networks.in_network(variables, preference_networks.POLICY),
-        *preference_networks.in_network(
-          variables, preference_networks.REFERENCE
-        ),
-      ]
+    variables = policy_networks.in_networks(variables, self.networks)
     return {conversion.leaf_name(variable): variable for variable in variables}
 
   @functools.cached_property
@@ -127,7 +121,7 @@ def initialize(
   leaves = FolderLeaves(
     model_folder.ModelFolder.open(directory),
     stacked_variables.find_repetition(names),
-    preference_networks.has_reference(names),
+    policy_networks.networks_of(names),
   )
   source = init_from.SourceCheckpoint(
     directory=directory, step=0, leaves=leaves

@@ -113,9 +113,12 @@ class GrainInput(base_input.BaseInput):
     self, make_dataset: Callable[[int, int, int], Any] | str
   ) -> Any:
     """Returns the data set of examples."""
-    if isinstance(make_dataset, str):
-      make_dataset = _import_function(make_dataset)
-    dataset = make_dataset(
+    function: Callable[[int, int, int], Any] = (
+      lazy_loader.import_function(make_dataset, 'make_dataset')
+      if isinstance(make_dataset, str)
+      else make_dataset
+    )
+    dataset = function(
       self.infeed_host_index,
       self.num_infeed_hosts,
       self.input_random_seed or 0,
@@ -209,17 +212,3 @@ def _with_weights(batch: NestedMap, batch_size: int) -> NestedMap:
   if 'eval_sample_weights' not in batch:
     batch.eval_sample_weights = np.ones(num_rows, np.float32)
   return base_input.pad_rows(batch, batch_size - num_rows)
-
-
-def _import_function(name: str) -> Callable[[int, int, int], Any]:
-  """Returns the function `module:function`."""
-  module, _, function = name.partition(':')
-  owner = lazy_loader.import_if_exists(module) if module else None
-  found = getattr(owner, function, None)
-  if found is None:
-    missing = f'module {module!r}' if owner is None else f'{function!r} in it'
-    raise ValueError(
-      f'make_dataset must be module:function, got {name!r}; there is no'
-      f' {missing}'
-    )
-  return found

@@ -25,6 +25,7 @@ from pax.programs.program import (
   get_eval_train_state,
   get_summary_base_dir,
 )
+from pax.programs.rollouts import RewardDecodeProgram, RolloutTrainProgram
 from pax.programs.train_program import (
   BaseTrainProgram,
   SingleTaskTrainProgram,
@@ -40,6 +41,8 @@ __all__ = [
   'LmEvalSettings',
   'Program',
   'ProgramOutput',
+  'RewardDecodeProgram',
+  'RolloutTrainProgram',
   'SingleTaskDecodeProgram',
   'SingleTaskEvalProgram',
   'SingleTaskTrainProgram',

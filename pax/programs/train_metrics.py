@@ -7,11 +7,13 @@ import collections
 import contextlib
 import pathlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import jax
+import numpy as np
 from absl import logging
+from jax.typing import ArrayLike
 
 from pax import partitioning, side_files, summaries, working_copy
 from pax.learners import privacy
@@ -39,6 +41,8 @@ class _InflightStep(NamedTuple):
   # Waits for the step.
   status: Callable[[], step_status.StepStatus]
   batch: Batch
+  # Metrics of the progress line.
+  shown: Mapping[str, ArrayLike]
 
 
 class TrainMetricsReporter:
@@ -88,7 +92,10 @@ class TrainMetricsReporter:
       batch: Its global batch, kept until the step has finished.
     """
     status = self._status_reader.start(output.loss, output.step_output)
-    self._inflight.append(_InflightStep(step, output.loss, status, batch))
+    shown = self._job.train_program.headline_metrics(output)
+    self._inflight.append(
+      _InflightStep(step, output.loss, status, batch, shown)
+    )
     if step_output := output.step_output:
       self._summarize(step, step_output)
       if self._log_interval and step % self._log_interval == 0:
@@ -221,7 +228,7 @@ class TrainMetricsReporter:
     job.progress.print(f'sample: {text}')
 
   def _finish_oldest(self) -> None:
-    step, loss, status, batch = self._inflight.popleft()
+    step, loss, status, batch, shown = self._inflight.popleft()
     jax.block_until_ready(loss)
     self.divergence.finish_step(step, status(), batch)
     num_done = step + 1
@@ -230,7 +237,9 @@ class TrainMetricsReporter:
       self._speed.measure(num_done)
       self._status.update(num_done, self._speed.rate)
       if is_first_or_last or time.monotonic() - self._shown_at > _SHOW_SECS:
-        self._show(num_done, {} if loss is None else {'loss': float(loss)})
+        self._show(
+          num_done, {k: float(np.asarray(x)) for k, x in shown.items()}
+        )
 
   def _finish_start(self) -> None:
     """Does what the first step need not wait for."""

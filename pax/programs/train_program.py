@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from typing_extensions import override
 
 from pax import partitioning, tasks_lib
@@ -192,6 +193,16 @@ class BaseTrainProgram(program.Program):
       self._place(batch),
       self._static_args,
     )
+
+  def headline_metrics(
+    self, output: TrainProgramOutput
+  ) -> Mapping[str, ArrayLike]:
+    """Returns the metrics of the progress line; does not wait for the devices.
+
+    Args:
+      output: The output of `run`.
+    """
+    return {} if output.loss is None else {'loss': output.loss}
 
   def locate_nonfinite(
     self, state: TrainState, step: int, batch: Batch

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int64
@@ -14,7 +14,7 @@ from jaxtyping import Int64
 from pax.inputs.rows import packing
 from pax.inputs.text import conversations
 from pax.inputs.text.conversations import ResponseTokens
-from pax.inputs.tokens import chat_templates
+from pax.inputs.tokens.chat_templates import is_conversation
 from praxis import py_utils
 
 NestedMap = py_utils.NestedMap
@@ -135,8 +135,8 @@ class PreferenceInput(conversations.ConversationInput):
     """
     names = (self.prompt_field, self.chosen_field, self.rejected_field)
     prompt, chosen, rejected = (fields.get(name) for name in names)
-    if _is_conversation(chosen) and _is_conversation(rejected):
-      if _is_conversation(prompt):
+    if is_conversation(chosen) and is_conversation(rejected):
+      if is_conversation(prompt):
         return prompt, chosen, rejected
       equal = [a == b for a, b in zip(chosen, rejected, strict=False)]
       count = equal.index(False) if False in equal else len(equal)
@@ -148,9 +148,3 @@ class PreferenceInput(conversations.ConversationInput):
       f' with lists of messages, got {str(dict(fields))[:80]}; set'
       ' PROMPT_FIELD, CHOSEN_FIELD and REJECTED_FIELD'
     )
-
-
-def _is_conversation(
-  value: Any,
-) -> TypeGuard[list[chat_templates.Message]]:
-  return isinstance(value, list) and all(isinstance(x, dict) for x in value)

@@ -13,7 +13,7 @@ import json
 import pathlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from praxis import base_hyperparams
 
@@ -227,14 +227,21 @@ def messages_of(place: str, fields: Mapping[str, Any]) -> list[Message]:
     ValueError: It has no list of objects.
   """
   messages = fields.get('messages')
-  if not isinstance(messages, list) or not all(
-    isinstance(message, dict) for message in messages
-  ):
+  if not is_conversation(messages):
     raise ValueError(
       f"{place} must have a list of objects 'messages', got"
       f" {str(messages)[:80]}; e.g. {{'role': 'user', 'content': 'Hello'}}"
     )
   return messages
+
+
+def is_conversation(value: Any) -> TypeGuard[list[Message]]:
+  """Returns whether a value of JSON is a list of messages.
+
+  Args:
+    value: The value.
+  """
+  return isinstance(value, list) and all(isinstance(x, dict) for x in value)
 
 
 def missing_error(place: str) -> ValueError:

@@ -23,6 +23,7 @@ from praxis.layers.models.dpo_examples import (
   DPOExampleSeq2Seq,
   Labels,
 )
+from praxis.layers.models.grpo import LanguageModelGRPO, PolicyLossMean
 from praxis.layers.models.language_model import LanguageModel
 from praxis.layers.models.sequence_model import SequenceModel
 from praxis.layers.models.xent_metrics import compute_xent_loss_helper
@@ -42,7 +43,9 @@ __all__ = [
   'LanguageModel',
   'LanguageModelContinuousBatching',
   'LanguageModelDPO',
+  'LanguageModelGRPO',
   'LanguageModelType',
+  'PolicyLossMean',
   'SequenceModel',
   'SequenceModelDPO',
   'add_hist',

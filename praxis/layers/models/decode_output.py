@@ -54,7 +54,7 @@ def process_lm_output(
   originals = input_obj.ids_to_strings(out.ids, first.original_lengths)
   decoded = input_obj.ids_to_strings(first.output_ids, first.decode_lengths)
   pairs = []
-  for row in _non_padding_rows(out):
+  for row in non_padding_rows(out):
     start, end = first.prefix_lengths[row], first.decode_lengths[row]
     decoded_ids = first.output_ids[row][start:end]
     result = NestedMap(
@@ -105,7 +105,7 @@ def process_seq2seq_output(
     for side in ('src', 'tgt')
   )
   pairs = []
-  for row in _non_padding_rows(out):
+  for row in non_padding_rows(out):
     result = NestedMap(
       source=sources[row],
       decoded=decoded[row],
@@ -150,7 +150,7 @@ def _first_samples(out: NestedMap) -> NestedMap:
   )
 
 
-def _non_padding_rows(out: NestedMap) -> np.ndarray:
+def non_padding_rows(out: NestedMap) -> np.ndarray:
   """Returns the indices of the examples that are not batch padding."""
   weights = out.get('eval_sample_weights')
   if weights is None or weights.ndim == 0:
@@ -162,7 +162,7 @@ def _mean_over_examples(
   out: NestedMap, values: np.ndarray
 ) -> tuple[np.float32, np.float32]:
   """Returns the mean over examples, not batch padding, and their number."""
-  examples = values[_non_padding_rows(out)]
+  examples = values[non_padding_rows(out)]
   mean = examples.sum() / max(examples.size, 1)
   return np.float32(mean), np.float32(examples.size)
 

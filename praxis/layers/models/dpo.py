@@ -21,6 +21,7 @@ from praxis import base_layer, base_model, pax_fiddle
 from praxis.layers import embedding_softmax, transformer_models
 from praxis.layers.models import (
   dpo_examples,
+  frozen,
   sequence_model,
   xent_metrics,
 )
@@ -60,7 +61,8 @@ class LanguageModelDPO(base_model.BaseModel):
       self.token_counter(half.inputs, half.paddings)
       half.causal_attention_mask = self._causal_mask(half)
       arguments = half.as_xformer_lm_input()
-      predictions[f'{name}_ref'] = self.ref_mdl(**arguments)
+      with frozen.context():
+        predictions[f'{name}_ref'] = self.ref_mdl(**arguments)
       predictions[f'{name}_pi'] = self.mdl(**arguments)
     return predictions
 
@@ -125,7 +127,8 @@ class SequenceModelDPO(base_model.BaseModel):
     predictions = NestedMap()
     for name, half in (('y_l', pairs.y_l), ('y_w', pairs.y_w)):
       arguments = half.as_xformer_encdec_input()
-      predictions[f'{name}_ref'] = self.ref_model(**arguments)
+      with frozen.context():
+        predictions[f'{name}_ref'] = self.ref_model(**arguments)
       predictions[f'{name}_pi'] = self.model(**arguments)
     return predictions
 

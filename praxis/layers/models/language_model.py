@@ -52,35 +52,16 @@ class LanguageModel(base_model.BaseModel):
   report_strict_acc: bool = False
 
   def setup(self) -> None:
-    lm = self.lm_tpl.clone().set(model_type=self.model_type)
-    if self._records_logits():
-      lm.record_logits_in_xent_output = True
-    self.create_child('lm', lm)
+    self.create_child('lm', self._network_tpl())
     if self.count_tokens:
       counter = pax_fiddle.Config(embedding_softmax.TokenCounter)
       self.create_child('token_counter', counter)
 
   def compute_predictions(self, input_batch: NestedMap) -> NestedMap:
     """Returns the outputs of the network for a batch; see `TransformerLm`."""
-    paddings = decode_prompts.batch_paddings(input_batch, self.fprop_dtype)
     if self.count_tokens:
-      self.token_counter(input_batch.ids, paddings)
-    labels = NestedMap(
-      class_ids=input_batch.labels,
-      class_weights=xent_metrics.label_weights(
-        input_batch, self.apply_eval_sample_weights
-      ),
-    )
-    segments = {}
-    if self.lm_tpl.packed_input:
-      for name in ('segment_ids', 'segment_pos'):
-        segments[name] = _require(input_batch, name, 'a packed_input model')
-    if self.model_type == LanguageModelType.PREFIX:
-      indicator = _require(input_batch, 'inputs_indicator', 'a prefix model')
-      segments['causal_attention_mask'] = 1 - indicator
-    if 'segment_mask' in input_batch:
-      segments['segment_mask'] = input_batch.segment_mask
-    return self.lm(input_batch.ids, paddings, labels=labels, **segments)
+      self.token_counter(input_batch.ids, self._paddings(input_batch))
+    return self._apply_network(self.lm, input_batch)
 
   def compute_loss(
     self, predictions: NestedMap, input_batch: NestedMap
@@ -161,6 +142,38 @@ class LanguageModel(base_model.BaseModel):
   ) -> base_model.ProcessDecodeOut:
     """Detokenizes decoded ids; see `decode_output.process_lm_output`."""
     return decode_output.process_lm_output(input_obj, decode_out)
+
+  def _network_tpl(self) -> LayerTpl:
+    """Returns the template of the network for `model_type` and the loss."""
+    lm = self.lm_tpl.clone().set(model_type=self.model_type)
+    if self._records_logits():
+      lm.record_logits_in_xent_output = True
+    return lm
+
+  def _apply_network(
+    self, network: base_layer.BaseLayer, input_batch: NestedMap
+  ) -> NestedMap:
+    """Returns the outputs for a batch of a network of `_network_tpl`."""
+    labels = NestedMap(
+      class_ids=input_batch.labels,
+      class_weights=xent_metrics.label_weights(
+        input_batch, self.apply_eval_sample_weights
+      ),
+    )
+    segments = {}
+    if self.lm_tpl.packed_input:
+      for name in ('segment_ids', 'segment_pos'):
+        segments[name] = _require(input_batch, name, 'a packed_input model')
+    if self.model_type == LanguageModelType.PREFIX:
+      indicator = _require(input_batch, 'inputs_indicator', 'a prefix model')
+      segments['causal_attention_mask'] = 1 - indicator
+    if 'segment_mask' in input_batch:
+      segments['segment_mask'] = input_batch.segment_mask
+    paddings = self._paddings(input_batch)
+    return network(input_batch.ids, paddings, labels=labels, **segments)
+
+  def _paddings(self, input_batch: NestedMap) -> Array:
+    return decode_prompts.batch_paddings(input_batch, self.fprop_dtype)
 
   def _prepare_decode_data(
     self, input_batch: NestedMap, decoder_params: DecoderHParams

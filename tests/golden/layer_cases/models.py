@@ -152,6 +152,10 @@ CASES = {
   'LanguageModelDPO': _predictions(
     _language_model_dpo(), NestedMap(**_pair('y_w'), **_pair('y_l'))
   ),
+  'LanguageModelGRPO': _predictions(
+    _language_model(models.LanguageModelGRPO, beta=0.1),
+    NestedMap(advantages=f32(2), **_text()),
+  ),
   'SequenceModelDPO': _predictions(
     _sequence_model(models.SequenceModelDPO),
     NestedMap(

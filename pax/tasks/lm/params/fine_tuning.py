@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from pax import base_experiment, generation_runner, tasks_lib
 from pax.huggingface import (
   families,
   model_folder,
-  preference_networks,
+  policy_networks,
   stacked_variables,
 )
 from pax.inputs import batch_specs
@@ -22,6 +22,7 @@ from pax.inputs.text import (
   preferences,
   prompts,
   responses,
+  rewarded_prompts,
   span_corruption,
   text_pairs,
 )
@@ -39,6 +40,8 @@ from praxis.layers import checkpoint_policy
 Config = pax_fiddle.Config
 TaskConfig = Config[tasks_lib.SingleTask]
 
+# Of decoders.
+_OBJECTIVES = ('text', 'responses', 'preferences', 'rewards')
 _SENTENCEPIECE_FILES = ('tokenizer.model', 'spiece.model')
 _TOKENIZERS_FILE = 'tokenizer.json'
 
@@ -92,6 +95,7 @@ class HuggingFaceModel(base_experiment.BaseExperiment):
 
   def task(self) -> TaskConfig:
     model_p = families.read_model(self.model_config()).model()
+    self._set_layers(model_p)
     model_p.set(name='huggingface_model', fprop_dtype=self.FPROP_DTYPE)
     task_p = Config(
       tasks_lib.SingleTask, name='huggingface_task', model=model_p
@@ -105,6 +109,9 @@ class HuggingFaceModel(base_experiment.BaseExperiment):
     """Returns the ids that end a decoded text; [-1] if there are none."""
     folder = pathlib.Path(self.MODEL_DIR or '')
     return model_folder.read_eos_ids(folder, self.model_config()) or [-1]
+
+  def _set_layers(self, model_p: Config[base_layer.BaseLayer]) -> None:
+    """Sets fields of layers that are not in config.json; a hook."""
 
   def _tokenizer(self) -> Config[tokenizers.Tokenizer]:
     return tokenizer_of(self.MODEL_DIR)
@@ -164,6 +171,8 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
   # with `messages` or with the fields PROMPT_FIELD and COMPLETION_FIELD.
   # 'preferences': it learns to prefer the text or messages of CHOSEN_FIELD to
   # those of REJECTED_FIELD, by DPO (arXiv:2305.18290).
+  # 'rewards': it learns from the REWARDS of its own responses to PROMPT_FIELD,
+  # a text or messages, by GRPO (arXiv:2402.03300).
   OBJECTIVE = 'text'
   PROMPT_FIELD = 'prompt'
   COMPLETION_FIELD = 'completion'
@@ -171,6 +180,20 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
   REJECTED_FIELD = 'rejected'
   # Strength of the KL constraint of preferences to the model at the start.
   DPO_BETA = 0.1
+  # Functions of the rewards, `module:function`, with their weights; or one
+  # function. They take the objects with the prompts and the responses, and
+  # return a number for each response.
+  REWARDS: str | Mapping[str, float] = ''
+  # Number of responses to each prompt of a step; BATCH_SIZE is their number in
+  # all. Tokens of the longest prompt; MAX_SEQ_LEN is that of both.
+  NUM_SAMPLES = 8
+  MAX_PROMPT_LEN = 128
+  # Weight of the KL divergence from the model at the start; 0: none. What the
+  # loss is a mean of, 'tokens' or 'samples'. Whether a reward is measured in
+  # standard deviations of those of its prompt.
+  GRPO_BETA = 0.0
+  GRPO_LOSS_MEAN = 'tokens'
+  GRPO_NORMALIZES_DEVIATION = True
   # Whether layers are a scan over stacked weights, and which activations of a
   # block are saved for the backward pass.
   USE_REPEATED_LAYER = False
@@ -189,13 +212,17 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
     """
     # PythonSource checks the vocabulary of a tokenizer that it trains.
     HuggingFaceModel.validate(self)
-    check_objective(self.OBJECTIVE, ('text', 'responses', 'preferences'))
+    check_objective(self.OBJECTIVE, _OBJECTIVES)
     if self.OBJECTIVE == 'text':
       return
     if self.TRAIN_FILES is None:
       raise ValueError(
         f'OBJECTIVE={self.OBJECTIVE} needs TRAIN_FILES, JSON lines with'
-        ' prompts and responses, got None; set TRAIN_FILES'
+        ' prompts, got None; set TRAIN_FILES'
+      )
+    if self.OBJECTIVE == 'rewards' and not self.REWARDS:
+      raise ValueError(
+        'OBJECTIVE=rewards needs REWARDS, got none; set REWARDS=module:function'
       )
     if self.TRAIN_DATA is not None:
       raise ValueError(
@@ -211,20 +238,40 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
         task_p.model, checkpoint_policy=self.CHECKPOINT_POLICY
       )
     self._shard(task_p)
-    if self.OBJECTIVE == 'preferences':
-      task_p.model = preference_networks.model_of(task_p.model, self.DPO_BETA)
-      task_p.train.learner.bprop_variable_exclusion = [
-        preference_networks.REFERENCE_VARIABLES
-      ]
-      # The policy decodes after its export.
-      task_p.infer_writer = None
+    self._set_objective(task_p)
     return task_p
+
+  def train_programs(self) -> list[Any]:
+    if self.OBJECTIVE != 'rewards':
+      return super().train_programs()
+    make_program = base_experiment.program_class('rollouts.RolloutTrainProgram')
+    normalizes = self.GRPO_NORMALIZES_DEVIATION
+    return [make_program(normalizes_deviation=normalizes)]
+
+  def decode_programs(self) -> list[Any]:
+    if self.OBJECTIVE != 'rewards' or self.PROMPTS_FILE is not None:
+      return super().decode_programs()
+    make_program = base_experiment.program_class('rollouts.RewardDecodeProgram')
+    return [make_program(x) for x in self.decode_datasets()]
+
+  def datasets(self) -> list[Config[base_input.BaseInput]]:
+    inputs = super().datasets()
+    if self.OBJECTIVE != 'rewards':
+      return inputs
+    # Held-out prompts are decoded.
+    return [x for x in inputs if x.is_training]
 
   def decode_datasets(self) -> list[Config[base_input.BaseInput]]:
     if self.OBJECTIVE == 'preferences':
       return []
     if self.PROMPTS_FILE is None:
-      return super().decode_datasets()
+      if self.OBJECTIVE != 'rewards':
+        return super().decode_datasets()
+      return [
+        self._input(
+          'held_out', self.DECODE_BATCH_SIZE, held_out=True, reset_for_eval=True
+        )
+      ]
     return [
       Config(
         prompts.PromptFileInput,
@@ -246,18 +293,7 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
       return super()._input(name, batch_size, **kwargs)
     # The prompts of samples are those of PROMPTS_FILE.
     kwargs.pop('sample_prompt', None)
-    input_p: Config[conversations.ConversationInput]
-    if self.OBJECTIVE == 'responses':
-      input_p = Config(
-        responses.ResponseInput, completion_field=self.COMPLETION_FIELD
-      )
-    else:
-      input_p = Config(
-        preferences.PreferenceInput,
-        chosen_field=self.CHOSEN_FIELD,
-        rejected_field=self.REJECTED_FIELD,
-      )
-    return input_p.set(
+    return self._conversation_input().set(
       name=name,
       files=self.TRAIN_FILES,
       tokenizer=self._tokenizer(),
@@ -269,12 +305,59 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
       **kwargs,
     )
 
+  def _conversation_input(self) -> Config[conversations.ConversationInput]:
+    """Returns the input of OBJECTIVE with the fields that no other has."""
+    if self.OBJECTIVE == 'responses':
+      return Config(
+        responses.ResponseInput, completion_field=self.COMPLETION_FIELD
+      )
+    if self.OBJECTIVE == 'preferences':
+      return Config(
+        preferences.PreferenceInput,
+        chosen_field=self.CHOSEN_FIELD,
+        rejected_field=self.REJECTED_FIELD,
+      )
+    rewards = self.REWARDS
+    if isinstance(rewards, str):
+      rewards = {rewards: 1.0} if rewards else {}
+    return Config(
+      rewarded_prompts.RewardedPromptInput,
+      reward_functions=rewards,
+      num_samples=self.NUM_SAMPLES,
+      max_prompt_len=self.MAX_PROMPT_LEN,
+    )
+
+  def _set_objective(self, task_p: TaskConfig) -> None:
+    """Replaces the model and the optimized variables for OBJECTIVE."""
+    has_reference = False
+    if self.OBJECTIVE == 'preferences':
+      has_reference = True
+      task_p.model = policy_networks.for_preferences(
+        task_p.model, self.DPO_BETA
+      )
+      # The policy decodes after its export.
+      task_p.infer_writer = None
+    elif self.OBJECTIVE == 'rewards':
+      has_reference = self.GRPO_BETA > 0.0
+      task_p.model = policy_networks.for_rewards(
+        task_p.model, self.GRPO_BETA, self.GRPO_LOSS_MEAN
+      )
+      task_p.train.decode_interval_steps = self.EVAL_INTERVAL_STEPS
+    if has_reference:
+      task_p.train.learner.bprop_variable_exclusion = [
+        policy_networks.REFERENCE_VARIABLES
+      ]
+
   def _decoder(self) -> Config[decoding.DecoderHParams]:
+    num_tokens = self.DECODE_SEQ_LEN // 2
+    if self.OBJECTIVE == 'rewards':
+      # As in training.
+      num_tokens = self.MAX_SEQ_LEN - self.MAX_PROMPT_LEN
     return Config(
       decoding.GreedyDecoderHParams,
       fprop_for_prefix=True,
       seqlen=self.DECODE_SEQ_LEN,
-      max_decode_steps=self.DECODE_SEQ_LEN // 2,
+      max_decode_steps=num_tokens,
       eos_id=self.eos_ids(),
     )
 

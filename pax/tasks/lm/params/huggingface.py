@@ -13,6 +13,7 @@ from __future__ import annotations
 from pax import experiment_registry
 from pax.huggingface import families
 from pax.tasks.lm.params import fine_tuning
+from praxis import pax_fiddle
 from praxis.layers.transformer_models import stack_configs
 
 
@@ -256,13 +257,11 @@ class DeepSeekV3(fine_tuning.HuggingFaceLm):
     'eos_token_id': 1,
   }
 
-  def task(self) -> fine_tuning.TaskConfig:
-    task_p = super().task()
-    stack_p = task_p.model.lm_tpl.stacked_transformer_tpl
+  def _set_layers(self, model_p: pax_fiddle.Config) -> None:
+    stack_p = model_p.lm_tpl.stacked_transformer_tpl
     for stacked_p in stack_configs.stacked_transformers(stack_p):
       rate = self.CHOICE_BIAS_UPDATE_RATE
       stacked_p.moe_layer_tpl.choice_bias_update_rate = rate
-    return task_p
 
 
 @experiment_registry.register

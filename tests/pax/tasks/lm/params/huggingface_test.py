@@ -15,7 +15,7 @@ import re
 import numpy as np
 import pytest
 
-from pax import experiment_registry, main
+from pax import experiment_registry, io_utils, main
 from pax.huggingface import families, model_folder, safetensors
 from pax.inputs.tokens import tokenizers
 from pax.runner import overrides
@@ -137,6 +137,88 @@ def test_preferences_are_learned_by_the_policy_only(tmp_path, capfd):
   np.testing.assert_array_equal(table, original)
 
 
+def share_of_vowels(examples, responses):
+  """A reward function, whose examples are the objects of a file."""
+  assert all(x['prompt'] for x in examples)
+  return [sum(c in 'aeiou' for c in x) / max(len(x), 1) for x in responses]
+
+
+def test_rewards_are_learned_and_a_job_resumes_to_the_bit(tmp_path, capfd):
+  source, job, cut, output = (
+    tmp_path / x for x in ('source', 'job', 'cut', 'output')
+  )
+  reference_models.write_byte_model(source, 'qwen3')
+  lines = [{'prompt': f'{i}'} for i in range(16)]
+  (tmp_path / 'prompts.jsonl').write_text('\n'.join(map(json.dumps, lines)))
+  words = [
+    '--set=OBJECTIVE=rewards',
+    f'--set=REWARDS={__name__}:share_of_vowels',
+    f'--set=TRAIN_FILES={tmp_path}/prompts.jsonl',
+    '--set=BATCH_SIZE=16',
+    '--set=MAX_PROMPT_LEN=8',
+    '--set=NUM_TRAIN_STEPS=40',
+    '--set=LEARNING_RATE=0.02',
+    '--set=WARMUP_STEPS=1',
+    '--set=GRPO_BETA=0.001',
+    '--set=HELD_OUT_PERCENT=20',
+    '--set=EVAL_INTERVAL_STEPS=40',
+    '--set=task.train.save_interval_steps=20',
+    '--set=task.train.summary_interval_steps=1',
+  ]
+  run = functools.partial(job_runs.run, 'Qwen3', source)
+  assert run(job, *words, '--decode_during_train') == 0, capfd.readouterr().err
+  rewards = [x.get('Metrics/reward') for x in binary.records(job)]
+  rewards = [x for x in rewards if x is not None]
+  assert np.mean(rewards[:3]) < 0.1
+  assert np.mean(rewards[-3:]) > 0.7
+  assert 'held_out reward' in capfd.readouterr().err
+  decoded = io_utils.load_outputs(job, 'held_out', 'decoder', 40)
+  for prompt, result in decoded:
+    assert prompt in {x['prompt'] for x in lines}
+    text = result['decoded_substr']
+    assert result['rewards'] == {
+      'reward': pytest.approx(share_of_vowels([], [text])[0])
+    }
+    assert len(result['decoded_ids']) <= 16 - 8
+  assert decoded
+  # Stops in the middle, and continues.
+  assert run(cut, *words, '--set=task.train.num_train_steps=20') == 0
+  assert run(cut, *words) == 0
+  whole, resumed = map(job_runs.read_leaves, (job, cut))
+  for name, value in whole.items():
+    np.testing.assert_array_equal(resumed[name], value, err_msg=name)
+  references = {x: v for x, v in whole.items() if '.params.ref_lm.' in x}
+  [table] = [v for x, v in references.items() if x.endswith('emb_var')]
+  before = safetensors.read_folder(source)
+  embedding = 'model.embed_tokens.weight'
+  np.testing.assert_array_equal(table, before[embedding].read())
+  convert = ['pax', 'convert', 'pax-to-hf', str(job), str(output)]
+  assert main.main(convert) == 0
+  after = safetensors.read_folder(output)
+  assert list(before) == list(after)
+  np.testing.assert_array_equal(
+    after[embedding].read(),
+    whole['mdl_vars.params.lm.embedding_lookup.emb_var'],
+  )
+
+
+@pytest.mark.parametrize('objective', ['preferences', 'rewards'])
+def test_a_reference_has_the_layers_of_the_policy(objective):
+  settings = [
+    f'OBJECTIVE={objective}',
+    'TRAIN_FILES=a.jsonl',
+    'REWARDS=a:b',
+    'GRPO_BETA=0.1',
+    'CHOICE_BIAS_UPDATE_RATE=0.5',
+  ]
+  constants = overrides.parse(settings)
+  experiment = overrides.set_constants(huggingface.DeepSeekV3, constants)()
+  model_p = experiment.task().model
+  network_p = model_p.mdl if objective == 'preferences' else model_p.lm_tpl
+  block_p = network_p.stacked_transformer_tpl.block
+  assert block_p.moe_layer_tpl.choice_bias_update_rate == 0.5
+
+
 def test_repeated_layers_have_the_loss_of_the_model_and_export_it(
   tmp_path, capfd
 ):
@@ -242,7 +324,8 @@ def test_span_corruption_needs_ids_for_sentinels(tmp_path, capfd):
 @pytest.mark.parametrize(
   ('settings', 'message'),
   [
-    (['OBJECTIVE=pairs'], "'preferences'], got 'pairs'"),
+    (['OBJECTIVE=pairs'], "'rewards'], got 'pairs'"),
+    (['OBJECTIVE=rewards', 'TRAIN_FILES=a.jsonl'], 'needs REWARDS'),
     (['OBJECTIVE=responses'], 'needs TRAIN_FILES'),
     (
       ['OBJECTIVE=responses', 'TRAIN_FILES=a.jsonl', 'TRAIN_DATA=b.jsonl'],

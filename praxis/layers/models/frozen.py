@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Networks that do not learn, in the training of others."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from praxis import base_layer
+
+
+def context() -> base_layer.JaxContext:
+  """Returns a context to enter, in which networks are applied as in evaluation.
+
+  They have no dropout, and leave variables that training updates unchanged.
+  """
+  hparams = base_layer.cur_jax_context().hparams
+  return base_layer.JaxContext.new_context(
+    hparams=dataclasses.replace(hparams, do_eval=True)
+  )

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reinforcement learning of a language model from rewards of its samples."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from praxis import base_model
+from praxis.layers.models import (
+  decode_output,
+  frozen,
+  language_model,
+  xent_metrics,
+)
+from praxis.nested_map import NestedMap
+
+
+@enum.unique
+class PolicyLossMean(enum.StrEnum):
+  """What the mean of the losses of tokens is."""
+
+  # The mean over all tokens of all samples (DAPO, arXiv:2503.14476).
+  TOKENS = 'tokens'
+  # The mean over samples of the means over their tokens (arXiv:2402.03300).
+  SAMPLES = 'samples'
+
+
+@runtime_checkable
+class RewardedPrompts(Protocol):
+  """An input whose prompts have rewards for their responses."""
+
+  def rewards(
+    self, prompt_indices: Int[np.ndarray, ' N'], responses: list[str]
+  ) -> dict[str, Float[np.ndarray, ' N']]:
+    """Returns the reward of each response, `reward`, and its terms by name."""
+
+
+class LanguageModelGRPO(language_model.LanguageModel):
+  """Learns by group relative policy optimization from samples with rewards.
+
+  The network `lm` is the policy, as in a LanguageModel. A batch has the fields
+  of a LanguageModel's, with weights of 1 for the tokens that the policy has
+  sampled; in training also advantages, [B], those of each sample. The samples
+  are those of the policy of the step, so that the ratio of the probabilities of
+  the new and the old policy is 1 and its clipping has no effect.
+
+  References:
+    https://arxiv.org/abs/2402.03300
+  """
+
+  # Weight of the KL divergence from the frozen reference `ref_lm`, a network
+  # like `lm`; 0: there is no reference.
+  beta: float = 0.0
+  # What the loss is a mean of.
+  loss_mean: PolicyLossMean | str = PolicyLossMean.TOKENS
+
+  def setup(self) -> None:
+    super().setup()
+    PolicyLossMean(self.loss_mean)
+    if self.beta:
+      self.create_child('ref_lm', self._network_tpl())
+
+  def compute_predictions(self, input_batch: NestedMap) -> NestedMap:
+    """Returns the outputs of the policy, in training with `ref_log_probs`."""
+    predictions = super().compute_predictions(input_batch)
+    if self.beta and 'advantages' in input_batch:
+      with frozen.context():
+        reference = self._apply_network(self.ref_lm, input_batch)
+      predictions.ref_log_probs = -jax.lax.stop_gradient(
+        reference.per_example_xent
+      )
+    return predictions
+
+  def compute_loss(
+    self, predictions: NestedMap, input_batch: NestedMap
+  ) -> tuple[NestedMap, NestedMap]:
+    """Returns metrics with total_loss, and the per-example output.
+
+    Those of a LanguageModel for a batch without advantages.
+    """
+    metrics, per_example = super().compute_loss(predictions, input_batch)
+    if 'advantages' not in input_batch:
+      return metrics, per_example
+    weights = xent_metrics.label_weights(
+      input_batch, self.apply_eval_sample_weights
+    ).astype(jnp.float32)
+    log_probs = -predictions.per_example_xent
+    advantages = input_batch.advantages[:, jnp.newaxis].astype(jnp.float32)
+    # The gradient of the ratio, which is 1, is that of the log-probability.
+    ratios = jnp.exp(log_probs - jax.lax.stop_gradient(log_probs))
+    losses = -advantages * ratios
+    if self.beta:
+      divergence = kl_estimate(log_probs, predictions.ref_log_probs)
+      losses += self.beta * divergence
+      metrics.kl = _weighted_mean(divergence, weights)
+    loss, weight = self._mean(losses, weights)
+    metrics.policy_loss = loss, weight
+    metrics.total_loss = loss + predictions.aux_loss, weight
+    return metrics, per_example
+
+  def process_decode_out(
+    self, input_obj: Any, decode_out: NestedMap
+  ) -> base_model.ProcessDecodeOut:
+    """Detokenizes decoded ids; an input of RewardedPrompts rewards them.
+
+    Results then have also `rewards`, and metrics the mean of each.
+
+    Args:
+      input_obj: has the vocabulary, and perhaps the rewards.
+      decode_out: the output of `decode`, with prompt_index, [B].
+    """
+    metrics, pairs, more = super().process_decode_out(input_obj, decode_out)
+    if not isinstance(input_obj, RewardedPrompts) or not pairs:
+      return metrics, pairs, more
+    rows = decode_output.non_padding_rows(decode_out)
+    rewards = input_obj.rewards(
+      np.asarray(decode_out.prompt_index)[rows],
+      [result.decoded_substr for _, result in pairs],
+    )
+    num_samples = np.float32(len(pairs))
+    for name, values in rewards.items():
+      metrics[name] = np.float32(np.mean(values)), num_samples
+    for at, (_, result) in enumerate(pairs):
+      result.rewards = {name: float(x[at]) for name, x in rewards.items()}
+    return metrics, pairs, more
+
+  def _mean(
+    self, losses: Float[Array, 'B T'], weights: Float[Array, 'B T']
+  ) -> tuple[Float[Array, ''], Float[Array, '']]:
+    """Returns the mean loss, and the number of what it is a mean of."""
+    if self.loss_mean == PolicyLossMean.TOKENS:
+      return _weighted_mean(losses, weights)
+    num_tokens = jnp.sum(weights, axis=1)
+    sample_losses = jnp.sum(losses * weights, axis=1) / jnp.maximum(
+      num_tokens, 1.0
+    )
+    return _weighted_mean(sample_losses, (num_tokens > 0).astype(jnp.float32))
+
+  def _records_logits(self) -> bool:
+    return self.return_predictions
+
+
+def kl_estimate(
+  log_probs: Float[Array, '*B'], ref_log_probs: Float[Array, '*B']
+) -> Float[Array, '*B']:
+  """Returns an unbiased estimate of KL(policy || reference) per sampled token.
+
+  It is r - log(r) - 1 with r = p_ref / p, which is never negative ("k3",
+  arXiv:2402.03300, equation 4).
+
+  Args:
+    log_probs: of tokens that the policy has sampled, in nats.
+    ref_log_probs: of the same tokens by the reference.
+  """
+  log_ratios = ref_log_probs - log_probs
+  return jnp.expm1(log_ratios) - log_ratios
+
+
+def _weighted_mean(
+  values: Float[Array, '*B'], weights: Float[Array, '*B']
+) -> tuple[Float[Array, ''], Float[Array, '']]:
+  total_weight = jnp.sum(weights)
+  mean = jnp.sum(values * weights) / jnp.maximum(total_weight, 1.0)
+  return mean, total_weight

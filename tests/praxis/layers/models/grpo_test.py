@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loss of GRPO in numpy, its gradients, and the reference."""
+
+# bazel: size=medium
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from praxis import base_layer
+from praxis.layers import models, transformers
+from praxis.nested_map import NestedMap
+from tests.testing.layers import random_variables
+
+_B, _T, _V = 3, 5, 7
+# Two tokens, three tokens, and a sample without one.
+_WEIGHTS = np.array(
+  [[0, 1, 1, 0, 0], [0, 0, 1, 1, 1], [0, 0, 0, 0, 0]], np.float32
+)
+_ADVANTAGES = np.array([1.5, -0.5, 2.0], np.float32)
+
+
+def _model(cls=models.LanguageModelGRPO, dropout_prob=0.0, **fields):
+  cfg = cls.config(name='lm').set(**fields)
+  cfg.lm_tpl.set(
+    model_dims=8,
+    vocab_size=_V,
+    stacked_transformer_tpl=transformers.StackedTransformer.config(
+      num_layers=1, hidden_dims=8, num_heads=2, dropout_prob=dropout_prob
+    ),
+  )
+  return cfg.Instantiate()
+
+
+def _ids(seed):
+  return jax.random.randint(jax.random.key(seed), (_B, _T), 0, _V)
+
+
+def _batch(**fields):
+  return NestedMap(
+    ids=_ids(0),
+    labels=_ids(1),
+    weights=jnp.asarray(_WEIGHTS),
+    paddings=jnp.zeros((_B, _T)),
+    **fields,
+  )
+
+
+def _rewarded_batch():
+  return _batch(advantages=jnp.asarray(_ADVANTAGES))
+
+
+def _apply(model, variables, batch, *, do_eval=False):
+  hparams = base_layer.JaxContext.HParams(do_eval=do_eval)
+  with base_layer.JaxContext.new_context(hparams=hparams):
+    (metrics, _), _ = model.apply(variables, batch, mutable=True)
+  return metrics
+
+
+def _log_probs(model, variables, network='lm'):
+  """Returns those of the labels by the logits of a network, [B, T]."""
+  params = variables['params'][network]
+  plain = _model(models.LanguageModel, return_predictions=True)
+  (_, out), _ = plain.apply({'params': {'lm': params}}, _batch(), mutable=True)
+  logits = np.asarray(out.logits, np.float64)
+  log_z = np.log(np.exp(logits).sum(-1, keepdims=True))
+  labels = np.asarray(_ids(1))[..., np.newaxis]
+  return np.take_along_axis(logits - log_z, labels, axis=-1)[..., 0]
+
+
+def _mean(values, loss_mean):
+  if loss_mean == 'tokens':
+    return np.sum(values * _WEIGHTS) / _WEIGHTS.sum()
+  by_sample = [np.sum(values[i] * _WEIGHTS[i]) / n for i, n in ((0, 2), (1, 3))]
+  return np.mean(by_sample)
+
+
+@pytest.mark.parametrize('beta', [0.0, 0.3])
+@pytest.mark.parametrize('loss_mean', ['tokens', 'samples'])
+def test_the_loss_is_that_of_the_paper(beta, loss_mean):
+  model = _model(beta=beta, loss_mean=loss_mean)
+  variables = random_variables(model, _rewarded_batch())
+  metrics = _apply(model, variables, _rewarded_batch())
+  # The policy of the samples is that of the step: the ratio is 1.
+  losses = np.broadcast_to(-_ADVANTAGES[:, np.newaxis], (_B, _T))
+  if beta:
+    ratio = np.exp(
+      _log_probs(model, variables, 'ref_lm') - _log_probs(model, variables)
+    )
+    divergence = ratio - np.log(ratio) - 1
+    losses = losses + beta * divergence
+    np.testing.assert_allclose(
+      metrics.kl[0], _mean(divergence, 'tokens'), rtol=1e-4
+    )
+  loss, weight = metrics.total_loss
+  np.testing.assert_allclose(loss, _mean(losses, loss_mean), rtol=1e-4)
+  assert weight == (5 if loss_mean == 'tokens' else 2)
+
+
+def test_gradients_are_those_of_weighted_log_probabilities():
+  model = _model()
+  variables = random_variables(model, _rewarded_batch())
+
+  def loss(params):
+    return _apply(model, {'params': params}, _rewarded_batch()).total_loss[0]
+
+  plain = _model(models.LanguageModel)
+  weighted = _batch()
+  weighted.weights = jnp.asarray(_WEIGHTS * _ADVANTAGES[:, np.newaxis])
+
+  def weighted_xent(params):
+    metrics = _apply(plain, {'params': params}, weighted)
+    # Its mean is over the sum of the weights.
+    return metrics.total_loss[0] * weighted.weights.sum() / _WEIGHTS.sum()
+
+  jax.tree.map(
+    lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6),
+    jax.grad(loss)(variables['params']),
+    jax.grad(weighted_xent)(variables['params']),
+  )
+
+
+def test_the_divergence_pulls_to_the_reference_which_has_no_gradient():
+  model = _model(beta=0.5)
+  batch = _batch(advantages=jnp.zeros(_B))
+  variables = random_variables(model, batch)
+  grads = jax.grad(
+    lambda params: _apply(model, {'params': params}, batch).total_loss[0]
+  )(variables['params'])
+  assert not any(np.any(x) for x in jax.tree.leaves(grads['ref_lm']))
+  params = variables['params']
+  step = jax.tree.map(lambda x, g: x - 0.05 * g, params['lm'], grads['lm'])
+  before, after = (
+    float(_apply(model, {'params': {**params, 'lm': x}}, batch).kl[0])
+    for x in (params['lm'], step)
+  )
+  assert 0 < after < before
+  equal = {**params, 'lm': params['ref_lm']}
+  assert float(_apply(model, {'params': equal}, batch).kl[0]) == 0.0
+
+
+def test_a_batch_without_advantages_has_the_loss_of_a_language_model():
+  model = _model(beta=0.3)
+  variables = random_variables(model, _rewarded_batch())
+  plain = _model(models.LanguageModel)
+  expected = _apply(
+    plain, {'params': {'lm': variables['params']['lm']}}, _batch(), do_eval=True
+  )
+  metrics = _apply(model, variables, _batch(), do_eval=True)
+  assert metrics.total_loss == expected.total_loss
+  assert 'kl' not in metrics
+
+
+def test_the_reference_has_no_dropout():
+  model = _model(beta=0.3, dropout_prob=0.5)
+  variables = random_variables(model, _rewarded_batch())
+  hparams = base_layer.JaxContext.HParams(do_eval=False)
+
+  def ref_log_probs(seed):
+    with base_layer.JaxContext.new_context(hparams=hparams):
+      predictions, _ = model.apply(
+        variables,
+        _rewarded_batch(),
+        method='compute_predictions',
+        mutable=True,
+        rngs={'random': jax.random.key(seed)},
+      )
+    return predictions.per_example_xent, predictions.ref_log_probs
+
+  (policy, reference), (other_policy, other_reference) = map(
+    ref_log_probs, (0, 1)
+  )
+  assert np.abs(policy - other_policy).max() > 0.01
+  np.testing.assert_array_equal(reference, other_reference)
+  np.testing.assert_allclose(
+    reference, _log_probs(_model(), variables, 'ref_lm'), rtol=1e-4
+  )
+
+
+def test_an_unknown_mean_is_refused():
+  model = _model(loss_mean='words')
+  with pytest.raises(ValueError, match='words'):
+    model.init(jax.random.key(0), _rewarded_batch())
+
+
+class _Rewards:
+  """An input that rewards the length of a response, by the prompt."""
+
+  def ids_to_strings(self, ids, lengths, key=None):
+    return [
+      '.'.join(map(str, x[:n])) for x, n in zip(ids, lengths, strict=True)
+    ]
+
+  def rewards(self, prompt_indices, responses):
+    lengths = [len(x.split('.')) for x in responses]
+    return {'reward': np.asarray(prompt_indices) * 10.0 + lengths}
+
+
+def test_decoded_responses_are_rewarded():
+  model = _model()
+  out = NestedMap(
+    ids=np.zeros((2, 2), np.int32),
+    prefix_ids=np.zeros((2, 2), np.int32),
+    output_ids=np.arange(12, dtype=np.int32).reshape(2, 1, 6),
+    logprobs=np.zeros((2, 1, 6)),
+    prefix_lengths=np.array([2, 1]),
+    original_lengths=np.array([2, 1]),
+    decode_lengths=np.array([[5], [3]]),
+    eval_sample_weights=np.array([1.0, 0.0]),
+    prompt_index=np.array([4, 3]),
+  )
+  metrics, [(_, result)], _ = model.process_decode_out(_Rewards(), out)
+  # The second row only fills the batch.
+  assert result.rewards == {'reward': 43.0}
+  assert metrics.reward == (43.0, 1.0)
