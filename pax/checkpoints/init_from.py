@@ -14,7 +14,13 @@ from absl import logging
 from jax.sharding import NamedSharding
 
 from pax import storage, train_states
-from pax.checkpoints import checkpoint_reader, loading_rules, paths, reading
+from pax.checkpoints import (
+  checkpoint_reader,
+  loading_rules,
+  paths,
+  policy_networks,
+  reading,
+)
 from pax.checkpoints.types import CheckpointError, Shapes
 from praxis.pytypes import Nested
 
@@ -265,7 +271,8 @@ class Initializer:
   ) -> TrainState:
     """Returns `state` with the variables of an open checkpoint.
 
-    Those of equal name and shape are replaced.
+    Those of equal name and shape are replaced; see `source_leaves` for the
+    names of policies and references.
 
     Args:
       state: The fresh state, whose replaced leaves are deleted.
@@ -276,12 +283,15 @@ class Initializer:
       CheckpointError: No variable has the same name and shape, or a leaf has no
         variable and `is_full` is set.
     """
-    shared = {
-      name: name
-      for name, leaf in self._variables().items()
-      if source.shapes.get(name, ((-1,), ''))[0] == tuple(leaf.shape)
-    }
-    if is_full and (missing := source.shapes.keys() - shared.keys()):
+    shared = {}
+    for name, leaf in self._variables().items():
+      for source_name in policy_networks.source_leaves(name):
+        shape, _ = source.shapes.get(source_name, (None, None))
+        if shape == tuple(leaf.shape):
+          shared[name] = source_name
+          break
+    self._check_shared(shared)
+    if is_full and (missing := source.shapes.keys() - set(shared.values())):
       name = min(missing)
       raise CheckpointError(
         f'the model must have all {len(source.shapes)} variables of'

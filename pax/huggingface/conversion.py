@@ -16,20 +16,25 @@ import pathlib
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from pax import atomic_file, storage
-from pax.checkpoints import byte_groups, leaf_writer, paths, reading
+from pax.checkpoints import (
+  byte_groups,
+  leaf_writer,
+  paths,
+  policy_networks,
+  reading,
+)
 from pax.checkpoints.checkpoint_reader import CheckpointReader
 from pax.checkpoints.types import CheckpointError, CheckpointType, Shapes
 from pax.huggingface import (
   families,
   model_folder,
-  policy_networks,
   safetensors,
   stacked_variables,
   tensor_entries,
@@ -240,9 +245,13 @@ class _CheckpointTensors:
     variables = stacked_variables.of_layouts(
       layouts, stacked_variables.find_repetition(saved)
     )
-    policy, *_ = policy_networks.networks_of(saved)
-    variables = policy_networks.in_networks(variables, [policy])
-    _check_leaves(variables, policy_networks.without_reference(saved), path)
+    variables = _in_policy(variables, saved)
+    learned = {
+      leaf: x
+      for leaf, x in saved.items()
+      if not policy_networks.is_of_reference(leaf)
+    }
+    _check_leaves(variables, learned, path)
     dtypes: dict[str, np.dtype] = {}
     for variable in variables:
       tensor_dtype = jax.numpy.dtype(dtype or saved[leaf_name(variable)][1])
@@ -409,6 +418,21 @@ def _leaves(
 def leaf_name(variable: Variable) -> str:
   """Returns the name of the leaf of a variable in checkpoints."""
   return _LEAF + variable.path.replace('/', '.')
+
+
+def _in_policy(
+  variables: Sequence[Variable], leaves: Iterable[str]
+) -> list[Variable]:
+  """Returns the variables of a language model in the policy of a checkpoint."""
+  network = policy_networks.NETWORK
+  policy = policy_networks.policy_of(leaves)
+  return [
+    dataclasses.replace(
+      variable,
+      path=re.sub(rf'^(\w+)/{network}/', rf'\1/{policy}/', variable.path),
+    )
+    for variable in variables
+  ]
 
 
 def _side_folder(directory: Path) -> Path:

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import jax
 import numpy as np
@@ -18,7 +18,6 @@ from pax.checkpoints.types import CheckpointError, Shapes
 from pax.huggingface import (
   conversion,
   model_folder,
-  policy_networks,
   stacked_variables,
 )
 
@@ -32,8 +31,6 @@ class FolderLeaves:
   folder: model_folder.ModelFolder
   # Of the layers of the model; None without.
   repetition: stacked_variables.Repetition | None = None
-  # The networks of the model that have the weights.
-  networks: Sequence[str] = ('lm',)
 
   @property
   def path(self) -> pathlib.Path:
@@ -46,7 +43,6 @@ class FolderLeaves:
     variables = stacked_variables.of_layouts(
       self.folder.layouts, self.repetition
     )
-    variables = policy_networks.in_networks(variables, self.networks)
     return {conversion.leaf_name(variable): variable for variable in variables}
 
   @functools.cached_property
@@ -121,7 +117,6 @@ def initialize(
   leaves = FolderLeaves(
     model_folder.ModelFolder.open(directory),
     stacked_variables.find_repetition(names),
-    policy_networks.networks_of(names),
   )
   source = init_from.SourceCheckpoint(
     directory=directory, step=0, leaves=leaves

@@ -10,10 +10,10 @@ from typing import Any
 import jax.numpy as jnp
 
 from pax import base_experiment, generation_runner, tasks_lib
+from pax.checkpoints import policy_networks
 from pax.huggingface import (
   families,
   model_folder,
-  policy_networks,
   stacked_variables,
 )
 from pax.inputs import batch_specs
@@ -31,7 +31,11 @@ from pax.inputs.tokens import (
   huggingface_tokenizers,
   tokenizers,
 )
-from pax.tasks.lm import default_learners, sharding_annotations
+from pax.tasks.lm import (
+  default_learners,
+  policy_models,
+  sharding_annotations,
+)
 from pax.tasks.lm.params import quickstart
 from praxis import base_input, base_layer, pax_fiddle
 from praxis.decoding import hparams as decoding
@@ -332,14 +336,12 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
     has_reference = False
     if self.OBJECTIVE == 'preferences':
       has_reference = True
-      task_p.model = policy_networks.for_preferences(
-        task_p.model, self.DPO_BETA
-      )
+      task_p.model = policy_models.for_preferences(task_p.model, self.DPO_BETA)
       # The policy decodes after its export.
       task_p.infer_writer = None
     elif self.OBJECTIVE == 'rewards':
       has_reference = self.GRPO_BETA > 0.0
-      task_p.model = policy_networks.for_rewards(
+      task_p.model = policy_models.for_rewards(
         task_p.model, self.GRPO_BETA, self.GRPO_LOSS_MEAN
       )
       task_p.train.decode_interval_steps = self.EVAL_INTERVAL_STEPS

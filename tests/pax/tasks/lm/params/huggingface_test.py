@@ -143,6 +143,12 @@ def share_of_vowels(examples, responses):
   return [sum(c in 'aeiou' for c in x) / max(len(x), 1) for x in responses]
 
 
+def mean_code(examples, responses):
+  """A reward that differs for almost all responses."""
+  del examples
+  return [sum(map(ord, x)) / 256 / max(len(x), 1) for x in responses]
+
+
 def test_rewards_are_learned_and_a_job_resumes_to_the_bit(tmp_path, capfd):
   source, job, cut, output = (
     tmp_path / x for x in ('source', 'job', 'cut', 'output')
@@ -200,6 +206,60 @@ def test_rewards_are_learned_and_a_job_resumes_to_the_bit(tmp_path, capfd):
     after[embedding].read(),
     whole['mdl_vars.params.lm.embedding_lookup.emb_var'],
   )
+
+
+def test_preferences_and_rewards_continue_from_checkpoints(tmp_path, capfd):
+  source = reference_models.write_byte_model(tmp_path / 'source', 'qwen3')
+  lines = [{'prompt': f'{i}', 'chosen': 'y', 'rejected': 'n'} for i in range(8)]
+  (tmp_path / 'lines.jsonl').write_text('\n'.join(map(json.dumps, lines)))
+
+  def train(job, start, objective, *words):
+    return main.main([
+      'pax',
+      '--exp=tasks.lm.params.huggingface.Qwen3',
+      f'--job_log_dir={tmp_path}/{job}',
+      f'--set=MODEL_DIR={source}',
+      f'--init_from={start}',
+      f'--set=OBJECTIVE={objective}',
+      f'--set=TRAIN_FILES={tmp_path}/lines.jsonl',
+      f'--set=REWARDS={__name__}:mean_code',
+      '--set=BATCH_SIZE=8',
+      '--set=MAX_SEQ_LEN=16',
+      '--set=MAX_PROMPT_LEN=8',
+      '--set=HELD_OUT_PERCENT=0',
+      '--set=EVAL_ON_TEST=False',
+      '--set=NUM_TRAIN_STEPS=3',
+      '--set=WARMUP_STEPS=0',
+      '--set=LEARNING_RATE=0.01',
+      '--set=FPROP_DTYPE=float32',
+      '--set=GRPO_BETA=0.1',
+      *words,
+    ])  # fmt: skip
+
+  def network(job, name):
+    table = f'mdl_vars.params.{name}.embedding_lookup.emb_var'
+    return job_runs.read_leaves(tmp_path / job)[table]
+
+  assert train('first', f'hf:{source}', 'preferences') == 0
+  assert train('second', tmp_path / 'first', 'rewards') == 0
+  assert train('third', tmp_path / 'second', 'preferences') == 0
+  assert train('last', tmp_path / 'third', 'preferences') == 0
+  policies = [
+    network('first', 'mdl'),
+    network('second', 'lm'),
+    network('third', 'mdl'),
+    network('last', 'mdl'),
+  ]
+  references = [
+    network('second', 'ref_lm'),
+    network('third', 'ref_mdl'),
+    network('last', 'ref_mdl'),
+  ]
+  for before, reference, after in zip(
+    policies, references, policies[1:], strict=False
+  ):
+    np.testing.assert_array_equal(reference, before)
+    assert np.abs(after - before).max() > 1e-4
 
 
 @pytest.mark.parametrize('objective', ['preferences', 'rewards'])

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""Names of policies and references in checkpoints."""
+
+from __future__ import annotations
+
+import pytest
+
+from pax.checkpoints import policy_networks
+
+
+@pytest.mark.parametrize(
+  ('leaf', 'sources'),
+  [
+    ('mdl_vars.params.lm.a.w', ['lm', 'mdl']),
+    ('mdl_vars.params.ref_lm.a.w', ['lm', 'mdl']),
+    ('mdl_vars.params.mdl.a.w', ['mdl', 'lm']),
+    ('mdl_vars.params.ref_mdl.a.w', ['mdl', 'lm']),
+  ],
+)
+def test_a_network_begins_with_a_policy(leaf, sources):
+  assert policy_networks.source_leaves(leaf) == [
+    f'mdl_vars.params.{name}.a.w' for name in sources
+  ]
+  assert policy_networks.is_of_reference(leaf) == ('.ref_' in leaf)
+
+
+@pytest.mark.parametrize(
+  'leaf',
+  ['mdl_vars.params.model.w', 'mdl_vars.params.lmx.w', 'step', 'opt.lm.w'],
+)
+def test_other_leaves_have_one_name(leaf):
+  assert policy_networks.source_leaves(leaf) == [leaf]
+  assert not policy_networks.is_of_reference(leaf)
+
+
+def test_the_policy_of_a_checkpoint():
+  names = ['mdl_vars.params.mdl.w', 'mdl_vars.params.ref_mdl.w']
+  assert policy_networks.policy_of(names) == 'mdl'
+  assert policy_networks.policy_of(['mdl_vars.params.lm.w']) == 'lm'
+  assert policy_networks.policy_of(['mdl_vars.params.softmax.w']) == 'lm'
