@@ -165,6 +165,9 @@ class MultiQueryDotProductAttention(attentions.DotProductAttention):
     headless.weight_split_dims_mapping.wt = split
     return headless
 
+  def _num_key_heads(self) -> int:
+    return self.num_kv_heads
+
   def _window(self) -> masks.ContextWindow | None:
     if self.local_window_size is None:
       return None

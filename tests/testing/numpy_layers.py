@@ -21,6 +21,12 @@ def layer_norm(x: np.ndarray, weights: Mapping[str, np.ndarray]) -> np.ndarray:
   return centered / deviation * (1 + weights['scale']) + weights['bias']
 
 
+def norm_all_heads(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+  """Returns x[B, T, N, H] by the RMS of all heads, times scale[N * H]."""
+  mean_square = np.mean(x**2, (-2, -1), keepdims=True)
+  return x / np.sqrt(mean_square + 1e-6) * scale.reshape(x.shape[-2:])
+
+
 def rotate(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
   """Returns RoPE of x[B, T, N, H], halves rotated (arXiv:2104.09864)."""
   half = x.shape[-1] // 2

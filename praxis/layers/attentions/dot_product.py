@@ -25,6 +25,7 @@ from praxis.layers.attentions import (
   attention_core,
   dconv,
   head_logits,
+  head_norms,
   kernel_choice,
   kernel_inputs,
   kv_cache,
@@ -50,7 +51,7 @@ _NGRAM_STATE = 'encoded_pre_ngrammer'
 
 
 class DotProductAttention(
-  head_logits.HeadLogits, kernel_choice.KernelAttention
+  head_logits.HeadLogits, head_norms.HeadNorms, kernel_choice.KernelAttention
 ):
   """Attends with every head to the values whose keys match the queries.
 
@@ -90,9 +91,6 @@ class DotProductAttention(
   causal_depthwise_conv1d_tpl: LayerTpl = template_field(
     dconv.CausalDepthwiseConv1D
   )
-  # Normalizes queries and keys of each head, after or before their rotation.
-  ln_tpl: LayerTpl | None = template_field(None)
-  ln_before_rotary: bool = False
 
   class WeightSharding(head_logits.HeadLogits.WeightSharding):
     # Sharding of the weights of convolutions [N, H].
@@ -292,9 +290,7 @@ class DotProductAttention(
     if self.internal_enable_query_scale and self.internal_enable_per_dim_scale:
       scale = self.per_dim_scale_tpl.clone()
       self.create_child('per_dim_scale', scale.set(dim=self._head_dim()))
-    if self.ln_tpl is not None:
-      for name in ('layer_norm_q', 'layer_norm_k'):
-        self.create_child(name, self.ln_tpl.clone().set(dim=self._head_dim()))
+    self._create_head_norms()
     if self.dconv_qkv:
       for name in ('dconv_q', 'dconv_k', 'dconv_v'):
         conv = self.causal_depthwise_conv1d_tpl.clone().set(
@@ -312,12 +308,10 @@ class DotProductAttention(
   ) -> QueryHeads:
     if self.dconv_qkv:
       query = writer.convolve(self.dconv_q, 'query_state', query, pos)
-    if self._normalizes_heads(before_rotary=True):
-      query = self.layer_norm_q(query)
+    query = self._norm_heads('layer_norm_q', query, before_rotary=True)
     if self.use_rotary_position_emb:
       query = self.rotary_position_emb(query, pos)
-    if self._normalizes_heads(before_rotary=False):
-      query = self.layer_norm_q(query)
+    query = self._norm_heads('layer_norm_q', query, before_rotary=False)
     return query
 
   def _prepare_key(
@@ -327,19 +321,14 @@ class DotProductAttention(
     if self.dconv_qkv:
       key = writer.convolve(self.dconv_k, name, key, pos)
       name = 'key_post_dconv'
-    if self._normalizes_heads(before_rotary=True):
-      key = self.layer_norm_k(key)
+    key = self._norm_heads('layer_norm_k', key, before_rotary=True)
     if self.use_rotary_position_emb:
       if not self.consolidate_rope_key_state:
         writer.write(name, key)
         name = 'key_post_rotary_pos_emb'
       key = self.rotary_position_emb(key, pos)
-    if self._normalizes_heads(before_rotary=False):
-      key = self.layer_norm_k(key)
+    key = self._norm_heads('layer_norm_k', key, before_rotary=False)
     return writer.write(name, key)
-
-  def _normalizes_heads(self, *, before_rotary: bool) -> bool:
-    return self.ln_tpl is not None and self.ln_before_rotary == before_rotary
 
   def _prepare_value(
     self, value: KeyHeads, pos: Positions, writer: CacheWriter

@@ -15,10 +15,16 @@ LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 class RotaryPositionalEmbedding(PositionalEmbedding):
   """Rotates channel pairs by angles proportional to the position.
 
-  Channel i is paired with channel i + H / 2.
+  Channel i is paired with channel i + H / 2, where H is `embedding_dims` or
+  `rotary_dims`.
 
   References: RoFormer, https://arxiv.org/abs/2104.09864
   """
+
+  # Number of channels from the first on that are rotated; None: all.
+  rotary_dims: int | None = None
+  # Pairs channel 2 i with channel 2 i + 1 instead.
+  interleaved_pairs: bool = False
 
   # Casts the result to fprop_dtype instead of float32.
   cast_as_fprop_dtype: bool = True
@@ -31,6 +37,12 @@ class RotaryPositionalEmbedding(PositionalEmbedding):
       raise ValueError(
         f'embedding_dims must be even and > 0, got {self.embedding_dims}; it '
         'is the dimension of an attention head'
+      )
+    dims = self._rotary_dims()
+    if dims % 2 or not 0 < dims <= self.embedding_dims:
+      raise ValueError(
+        'rotary_dims must be even, > 0 and at most embedding_dims='
+        f'{self.embedding_dims}, got {dims}; None rotates all channels'
       )
     if self.scaling_tpl is not None:
       self.create_child('scaling', self.scaling_tpl.clone())
@@ -64,15 +76,25 @@ class RotaryPositionalEmbedding(PositionalEmbedding):
         f'{inputs.shape}'
       )
 
+  def _rotary_dims(self) -> int:
+    return self.embedding_dims if self.rotary_dims is None else self.rotary_dims
+
   def _rotate(self, inputs: Array, position: Array) -> Array:
-    timescale = timescales(
-      self.embedding_dims, self.min_timescale, self.max_timescale
-    )
+    dims = self._rotary_dims()
+    timescale = timescales(dims, self.min_timescale, self.max_timescale)
     if self.scaling_tpl is not None:
       timescale = self.scaling(timescale)
-    rotated = rotate(inputs, position, timescale)
+    rotated = rotate(
+      inputs[..., :dims],
+      position,
+      timescale,
+      interleaved_pairs=self.interleaved_pairs,
+    )
     if self.scaling_tpl is not None:
       rotated = self.scaling.amplitude() * rotated
+    if dims < self.embedding_dims:
+      kept = inputs[..., dims:].astype(rotated.dtype)
+      rotated = jnp.concatenate([rotated, kept], axis=-1)
     return (
       rotated.astype(self.fprop_dtype) if self.cast_as_fprop_dtype else rotated
     )
@@ -91,6 +113,8 @@ def rotate(
   inputs: Float[Array, 'B *S H'],
   position: Int[Array, '#B *T'],
   timescale: Float[Array, ' half'],
+  *,
+  interleaved_pairs: bool = False,
 ) -> Float[Array, 'B *S H']:
   """Returns the inputs with rotated channel pairs, in float32.
 
@@ -98,12 +122,18 @@ def rotate(
     inputs: channels in the last dimension.
     position: leading dimensions of the inputs; broadcast over the others.
     timescale: positions per radian.
+    interleaved_pairs: whether a pair is two consecutive channels.
   """
   # Broadcasts positions over head dimensions.
   shape = position.shape + (1,) * (inputs.ndim - position.ndim)
   angle = position.astype(jnp.float32).reshape(shape) / timescale
   sin, cos = jnp.sin(angle), jnp.cos(angle)
-  first, second = jnp.split(inputs.astype(jnp.float32), 2, axis=-1)
-  return jnp.concatenate(
-    [first * cos - second * sin, second * cos + first * sin], axis=-1
-  )
+  channels = inputs.astype(jnp.float32)
+  if interleaved_pairs:
+    first, second = channels[..., ::2], channels[..., 1::2]
+  else:
+    first, second = jnp.split(channels, 2, axis=-1)
+  rotated = [first * cos - second * sin, second * cos + first * sin]
+  if interleaved_pairs:
+    return jnp.stack(rotated, axis=-1).reshape(inputs.shape)
+  return jnp.concatenate(rotated, axis=-1)

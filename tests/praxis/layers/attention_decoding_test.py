@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from praxis import base_layer, pax_fiddle
-from praxis.layers import attentions, normalizations
+from praxis.layers import attentions, embedding_softmax, normalizations
 from praxis.layers import multi_query_attention as mqa
 from tests.praxis.layers import running
 
@@ -19,6 +19,12 @@ _CACHE = base_layer.DECODE_CACHE
 _BIAS = pax_fiddle.Config(attentions.RelativeBias)
 _NORM = pax_fiddle.Config(normalizations.RmsNorm)
 _ROTARY = {'use_rotary_position_emb': True}
+_PARTIAL = pax_fiddle.Config(
+  embedding_softmax.RotaryPositionalEmbedding,
+  max_timescale=10,
+  rotary_dims=2,
+  interleaved_pairs=True,
+)
 _STATES = {'key_state', 'value_state'}
 _ROTATED = {'key_post_rotary_pos_emb'}
 _CONVOLVED = {'query_state', 'key_post_dconv', 'value_post_dconv'}
@@ -69,6 +75,20 @@ _KINDS = {
   'local_alibi': (attentions.LocalSelfAttentionAlibi, _WINDOW, _STATES),
   'local_xl': (attentions.LocalSelfAttentionXL, {**_WINDOW, **_XL}, _STATES),
   'mqa_rotary': (_MQA, _ROTARY, _STATES | _ROTATED),
+  'mqa_norm_of_all_heads': (
+    _MQA,
+    {
+      'num_kv_heads': 2,
+      'dim_per_head': 4,
+      'ln_tpl': _NORM,
+      'ln_all_heads': True,
+      'ln_before_rotary': True,
+      'rotary_position_emb_tpl': _PARTIAL,
+      'consolidate_rope_key_state': True,
+      **_ROTARY,
+    },
+    _STATES,
+  ),
   'mqa_window_bias': (
     _MQA,
     {

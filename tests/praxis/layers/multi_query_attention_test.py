@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 from praxis import base_layer, pax_fiddle
-from praxis.layers import attentions
+from praxis.layers import attentions, normalizations
 from praxis.layers import multi_query_attention as mqa
 from tests.praxis.layers import running
+from tests.testing import numpy_layers
 
 _B, _T, _D, _N, _H = 2, 6, 8, 4, 2
+_NORM = pax_fiddle.Config(normalizations.RmsNorm)
 _SEGMENTS = jnp.array([[1, 1, 2, 2, 2, 2], [1, 1, 1, 1, 1, 0]])
 
 
@@ -43,6 +45,11 @@ def _reference(params, x, mask, o):
       np.einsum('btd,dkh->btkh', x, p[name]['w']) + bias(p[name])
       for name in ('key', 'value')
     )
+  if o.get('ln_all_heads'):
+    q, k = (
+      numpy_layers.norm_all_heads(y, p[f'layer_norm_{name}']['scale'])
+      for y, name in ((q, 'q'), (k, 'k'))
+    )
   k, v = (np.repeat(y, _N // y.shape[2], axis=2) for y in (k, v))
   if o.get('internal_enable_query_scale', True):
     q = q * q.shape[-1] ** -0.5
@@ -70,6 +77,8 @@ _OPTIONS = {
   'two': {'num_kv_heads': 2, 'use_bias': False, 'atten_logit_cap': 1.5},
   'all': {'num_kv_heads': 4, 'internal_enable_query_scale': False},
   'window': {'num_kv_heads': 2, 'local_window_size': (2, 1)},
+  'norms_one': {'ln_tpl': _NORM, 'ln_all_heads': True},
+  'norms_two': {'ln_tpl': _NORM, 'ln_all_heads': True, 'num_kv_heads': 2},
   'bias': {
     'num_kv_heads': 2,
     'relative_bias_tpl': pax_fiddle.Config(attentions.RelativeBias),

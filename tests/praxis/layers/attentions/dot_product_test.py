@@ -74,17 +74,18 @@ def _reference(params, x, mask, o):
       for y, n in zip((q, k, v), 'qkv', strict=True)
     )
   norms_first = o.get('ln_before_rotary', False)
+  norm = numpy_layers.norm_all_heads if o.get('ln_all_heads') else _norm
   if 'ln_tpl' in o and norms_first:
-    q = _norm(q, p['layer_norm_q']['scale'])
-    k = _norm(k, p['layer_norm_k']['scale'])
+    q = norm(q, p['layer_norm_q']['scale'])
+    k = norm(k, p['layer_norm_k']['scale'])
   if o.get('use_rotary_position_emb'):
     q, k = (
       numpy_layers.rotate(q, _POSITIONS),
       numpy_layers.rotate(k, _POSITIONS),
     )
   if 'ln_tpl' in o and not norms_first:
-    q = _norm(q, p['layer_norm_q']['scale'])
-    k = _norm(k, p['layer_norm_k']['scale'])
+    q = norm(q, p['layer_norm_q']['scale'])
+    k = norm(k, p['layer_norm_k']['scale'])
   if o.get('internal_enable_query_scale', True):
     if o.get('internal_enable_per_dim_scale', True):
       scale = p['per_dim_scale']['per_dim_scale']
@@ -143,6 +144,16 @@ _OPTIONS = {
   'norms': {'ln_tpl': pax_fiddle.Config(normalizations.RmsNorm)},
   'norms_before_rotary': {
     'ln_tpl': pax_fiddle.Config(normalizations.RmsNorm),
+    'ln_before_rotary': True,
+    'use_rotary_position_emb': True,
+  },
+  'norms_of_all_heads': {
+    'ln_tpl': pax_fiddle.Config(normalizations.RmsNorm),
+    'ln_all_heads': True,
+  },
+  'norms_of_all_heads_before_rotary': {
+    'ln_tpl': pax_fiddle.Config(normalizations.RmsNorm),
+    'ln_all_heads': True,
     'ln_before_rotary': True,
     'use_rotary_position_emb': True,
   },

@@ -134,6 +134,47 @@ def test_rotary(shape):
   np.testing.assert_allclose(step, _apply(layer, x)[:, 2], atol=1e-6)
 
 
+@pytest.mark.parametrize('dims', [None, 4])
+@pytest.mark.parametrize('interleaved', [False, True])
+def test_rotary_of_the_first_channels_and_of_consecutive_pairs(
+  dims, interleaved
+):
+  layer = es.RotaryPositionalEmbedding.config(
+    embedding_dims=10, rotary_dims=dims, interleaved_pairs=interleaved
+  ).Instantiate()
+  x, first = running.normal(2, 5, 3, 10), dims or 10
+  position = jnp.asarray([[0, 1, 2, 0, 1], [7, 8, 9, 10, 11]])
+  # The channels of pairs: the first of each, then the second of each.
+  channels = np.arange(first)
+  if interleaved:
+    channels = np.concatenate([channels[::2], channels[1::2]])
+  want = np.array(x, np.float64)
+  want[..., channels] = _rotated(x[..., channels], position, first)
+  y = _apply(layer, x, position)
+  np.testing.assert_allclose(y, want, atol=1e-5)
+  np.testing.assert_array_equal(y[..., first:], x[..., first:])
+  step = _apply(layer, x[:, 2], position[:, 2], method='extend_step')
+  np.testing.assert_allclose(step, want[:, 2], atol=1e-5)
+
+
+def test_only_rotated_channels_are_scaled():
+  scaling = es.YarnRotaryScaling.config(attention_factor=2.0)
+  layer = es.RotaryPositionalEmbedding.config(
+    embedding_dims=6, rotary_dims=4, scaling_tpl=scaling
+  ).Instantiate()
+  x = running.normal(1, 1, 1, 6)
+  np.testing.assert_allclose(
+    _apply(layer, x), x * np.array([2, 2, 2, 2, 1, 1]), rtol=1e-6
+  )
+
+
+@pytest.mark.parametrize('dims', [0, 3, 8])
+def test_rotary_dims_are_channels_of_the_head(dims):
+  cfg = es.RotaryPositionalEmbedding.config(embedding_dims=6, rotary_dims=dims)
+  with pytest.raises(ValueError, match=f'at most embedding_dims=6, got {dims}'):
+    cfg.Instantiate().apply({}, jnp.ones((1, 2, 1, 6)))
+
+
 def test_rotary_products_depend_on_distance_only():
   layer = es.RotaryPositionalEmbedding.config(embedding_dims=8).Instantiate()
   q, k = running.normal(2, 1, 2, 1, 8)
