@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pax.huggingface.rotary_decoder import RotaryDecoder
@@ -12,17 +12,25 @@ from pax.huggingface.rotary_decoder import RotaryDecoder
 Json = Mapping[str, Any]
 
 
-def rotary_decoder(config: Json, **settings: Any) -> RotaryDecoder:
+def rotary_decoder(
+  config: Json, *, has_partial_rotary: bool = False, **settings: Any
+) -> RotaryDecoder:
   """Returns a decoder by the settings that its families share.
 
   Args:
     config: Contents of config.json.
+    has_partial_rotary: Whether `partial_rotary_factor` may be less than 1.
     **settings: Fields that only some families have.
 
   Raises:
     ValueError: A setting is not supported.
   """
   num_heads = size(config, 'num_attention_heads')
+  head_dim = config.get('head_dim') or size(config, 'hidden_size') // num_heads
+  of_rope = rope(config)
+  if has_partial_rotary:
+    factor = of_rope.pop('partial_rotary_factor')
+    settings['rotary_dims'] = _rotary_dims(head_dim, factor)
   return RotaryDecoder(
     vocab_size=size(config, 'vocab_size'),
     model_dims=size(config, 'hidden_size'),
@@ -30,13 +38,29 @@ def rotary_decoder(config: Json, **settings: Any) -> RotaryDecoder:
     num_layers=size(config, 'num_hidden_layers'),
     num_heads=num_heads,
     num_kv_heads=config.get('num_key_value_heads') or num_heads,
-    dim_per_head=config.get('head_dim')
-    or size(config, 'hidden_size') // num_heads,
+    dim_per_head=head_dim,
     norm_epsilon=config.get('rms_norm_eps', 1e-6),
-    rope=rope(config),
+    rope=of_rope,
     is_tied=config.get('tie_word_embeddings', False),
     **settings,
   )
+
+
+def _rotary_dims(head_dim: int, factor: Any) -> int:
+  """Returns the number of channels of a head that are rotated.
+
+  Raises:
+    ValueError: They are no pairs.
+  """
+  is_number = type(factor) in (int, float)
+  dims = int(head_dim * factor) if is_number else 0
+  if dims % 2 or not 0 < dims <= head_dim:
+    raise ValueError(
+      'partial_rotary_factor in config.json must be a number whose product with'
+      f' {head_dim}, the channels of a head, is even and at most {head_dim},'
+      f' got {factor!r}; use the file that save_pretrained writes'
+    )
+  return dims
 
 
 def size(config: Json, name: str) -> int:
@@ -73,3 +97,43 @@ def rope(config: Json) -> dict[str, Any]:
     'partial_rotary_factor', config.get('partial_rotary_factor', 1.0)
   )
   return found
+
+
+def ropes_by_layer_type(
+  config: Json, thetas: Mapping[str, float]
+) -> tuple[Json, Json]:
+  """Returns the settings of layers without and with a window.
+
+  Files of older versions of transformers have one for each theta, and the
+  scaling of the former.
+
+  Args:
+    config: Contents of config.json.
+    thetas: The `rope_theta` by layer type where `rope_parameters` has none.
+  """
+  ropes = config.get('rope_parameters')
+  if ropes is None:
+    scaling = config.get('rope_scaling') or {}
+    ropes = {'full_attention': scaling, 'sliding_attention': {}}
+  full, window = (
+    {'rope_parameters': {'rope_theta': thetas[kind], **(ropes[kind] or {})}}
+    for kind in ('full_attention', 'sliding_attention')
+  )
+  return {'rope_scaling': None, **full}, window
+
+
+def windows(
+  kinds: Collection[str], window: int | None
+) -> tuple[int | None, ...]:
+  """Returns the windows of layers by their `layer_types`.
+
+  Raises:
+    ValueError: A type is unknown.
+  """
+  sizes = {'sliding_attention': window, 'full_attention': None}
+  if unknown := set(kinds) - sizes.keys():
+    raise ValueError(
+      f'layer_types in config.json must be of {sorted(sizes)}, got'
+      f' {sorted(unknown)}'
+    )
+  return tuple(sizes[kind] for kind in kinds)

@@ -11,7 +11,16 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from pax.huggingface import config_settings, deepseek, gpt_oss, weight_layouts
+from pax.huggingface import (
+  config_settings,
+  deepseek,
+  fused_decoders,
+  gpt_oss,
+  layer_norms,
+  olmo,
+  smollm,
+  weight_layouts,
+)
 from pax.huggingface.config_settings import Json
 from pax.huggingface.gpt2 import Gpt2
 from pax.huggingface.mixture_of_experts import ExpertTensors, MixtureOfExperts
@@ -270,8 +279,8 @@ def _gemma2(config: Json) -> RotaryDecoder:
   return dataclasses.replace(
     gemma,
     activation=config.get('hidden_activation', 'gelu_pytorch_tanh'),
-    has_output_norms=True,
-    windows=_windows(kinds, config.get('sliding_window', 4096)),
+    norms=layer_norms.INPUTS_AND_OUTPUTS,
+    windows=config_settings.windows(kinds, config.get('sliding_window', 4096)),
     query_scale=config.get('query_pre_attn_scalar', 256) ** -0.5,
     attention_logit_cap=config.get('attn_logit_softcapping', 50.0),
     logit_cap=config.get('final_logit_softcapping', 30.0),
@@ -287,40 +296,25 @@ def _gemma3(config: Json) -> RotaryDecoder:
     'sliding_attention' if (i + 1) % period else 'full_attention'
     for i in range(config_settings.size(config, 'num_hidden_layers'))
   ]
-  rope, window_rope = _gemma3_ropes(config)
+  rope, window_rope = config_settings.ropes_by_layer_type(
+    config,
+    {
+      'full_attention': config.get('rope_theta', 1_000_000.0),
+      'sliding_attention': config.get('rope_local_base_freq', 10_000.0),
+    },
+  )
   gemma = _gemma({'num_key_value_heads': 4, **config, **rope})
   return dataclasses.replace(
     gemma,
     activation=config.get('hidden_activation', 'gelu_pytorch_tanh'),
     has_head_norms=True,
-    has_output_norms=True,
-    windows=_windows(kinds, window),
+    norms=layer_norms.INPUTS_AND_OUTPUTS,
+    windows=config_settings.windows(kinds, window),
     window_rope=config_settings.rope(window_rope),
     query_scale=config.get('query_pre_attn_scalar', 256) ** -0.5,
     attention_logit_cap=config.get('attn_logit_softcapping'),
     logit_cap=config.get('final_logit_softcapping'),
   )
-
-
-def _gemma3_ropes(config: Json) -> tuple[Json, Json]:
-  """Returns the settings of layers without and with a window.
-
-  Files of older versions of transformers have one for each theta, and the
-  scaling of the former.
-  """
-  thetas = {
-    'full_attention': config.get('rope_theta', 1_000_000.0),
-    'sliding_attention': config.get('rope_local_base_freq', 10_000.0),
-  }
-  ropes = config.get('rope_parameters')
-  if ropes is None:
-    scaling = config.get('rope_scaling') or {}
-    ropes = {'full_attention': scaling, 'sliding_attention': {}}
-  full, window = (
-    {'rope_parameters': {'rope_theta': theta, **(ropes[kind] or {})}}
-    for kind, theta in thetas.items()
-  )
-  return {'rope_scaling': None, **full}, window
 
 
 def _gpt_oss(config: Json) -> RotaryDecoder:
@@ -342,7 +336,9 @@ def _gpt_oss(config: Json) -> RotaryDecoder:
     has_qkv_bias=has_bias,
     has_output_bias=has_bias,
     has_sinks=True,
-    windows=_windows(config['layer_types'], config['sliding_window']),
+    windows=config_settings.windows(
+      config['layer_types'], config['sliding_window']
+    ),
     experts=gpt_oss.GptOssExperts(
       mixture=mixture,
       slope=config['swiglu_alpha'],
@@ -415,20 +411,7 @@ def _qwen_windows(config: Json) -> tuple[int | None, ...]:
     'sliding_attention' if i >= first else 'full_attention'
     for i in range(config_settings.size(config, 'num_hidden_layers'))
   ]
-  return _windows(kinds, config.get('sliding_window', 4096))
-
-
-def _windows(
-  kinds: Collection[str], window: int | None
-) -> tuple[int | None, ...]:
-  """Returns the windows of layers by their `layer_types`."""
-  sizes = {'sliding_attention': window, 'full_attention': None}
-  if unknown := set(kinds) - sizes.keys():
-    raise ValueError(
-      f'layer_types in config.json must be of {sorted(sizes)}, got'
-      f' {sorted(unknown)}'
-    )
-  return tuple(sizes[kind] for kind in kinds)
+  return config_settings.windows(kinds, config.get('sliding_window', 4096))
 
 
 def _check_causal(config: Json) -> None:
@@ -449,6 +432,7 @@ FAMILIES: Mapping[str, Family] = {
   'gemma': Family(read=_gemma),
   'gemma2': Family(read=_gemma2),
   'gemma3_text': Family(read=_gemma3),
+  'glm4': Family(read=fused_decoders.read_glm4),
   'gpt2': Family(
     read=_gpt2,
     prefix='transformer.',
@@ -460,9 +444,13 @@ FAMILIES: Mapping[str, Family] = {
   'llama': Family(read=_llama),
   'mistral': Family(read=_mistral),
   'mixtral': Family(read=_mixtral),
+  'olmo2': Family(read=olmo.read_olmo2),
+  'olmo3': Family(read=olmo.read_olmo3),
+  'phi3': Family(read=fused_decoders.read_phi3),
   'qwen2': Family(read=_qwen2),
   'qwen3': Family(read=_qwen3),
   'qwen3_moe': Family(read=_qwen3_moe),
+  'smollm3': Family(read=smollm.read_smollm3),
   't5': Family(
     read=_t5,
     ignored=(),

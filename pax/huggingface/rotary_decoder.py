@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decoders with rotary positions, RMS norms and gated feed-forward layers.
 
-Llama, Mistral, Mixtral, Qwen, Gemma, gpt-oss and DeepSeek differ in the fields
-of `RotaryDecoder` only.
+Llama, Mistral, Mixtral, Qwen, Gemma, gpt-oss, DeepSeek, OLMo, Phi, SmolLM and
+GLM differ in the fields of `RotaryDecoder` only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from pax.huggingface import weight_layouts
+from pax.huggingface import layer_norms, weight_layouts
 from pax.huggingface.gpt_oss import GptOssExperts
 from pax.huggingface.latent_attention import LatentAttention
 from pax.huggingface.mixture_of_experts import MixtureOfExperts
@@ -59,6 +59,13 @@ class RotaryDecoder:
   rope: Mapping[str, Any]
   # Those of layers with a window; None for the same.
   window_rope: Mapping[str, Any] | None = None
+  # Whether each layer rotates queries and keys; () for all layers.
+  rotary_layers: tuple[bool, ...] = ()
+  # Number of channels of a head, from the first on, that are rotated; None for
+  # all.
+  rotary_dims: int | None = None
+  # Whether two consecutive channels are a pair, instead of one in each half.
+  has_interleaved_pairs: bool = False
   # Whether the softmax has the weights of the embedding.
   is_tied: bool
   # Name of the activation of the gate.
@@ -70,6 +77,8 @@ class RotaryDecoder:
   has_ffn_bias: bool = False
   # Whether queries and keys are normalized before their rotation.
   has_head_norms: bool = False
+  # Whether they are instead with all heads together.
+  has_projection_norms: bool = False
   # Whether each head has a logit that attends to no value.
   has_sinks: bool = False
   # Number of positions that a query sees, itself included, for each layer; None
@@ -84,8 +93,11 @@ class RotaryDecoder:
   scales_embedding: bool = False
   # Whether norms store their scale minus 1.
   has_offset_norms: bool = False
-  # Whether the outputs of attention and feed-forward layers are normalized.
-  has_output_norms: bool = False
+  norms: layer_norms.LayerNorms = layer_norms.INPUTS
+  # Whether one tensor has queries, keys and values, without biases, and one the
+  # gates of feed-forward layers and what they multiply.
+  has_fused_qkv: bool = False
+  has_fused_gates: bool = False
   # Attention to latents instead; None for none.
   latent_attention: LatentAttention | None = None
   # The feed-forward layers that are mixtures of experts; None for no layer.
@@ -93,6 +105,12 @@ class RotaryDecoder:
 
   def __post_init__(self) -> None:
     # Before weights are read.
+    if self.windows and len(self.windows) != self.num_layers:
+      raise ValueError(
+        'layer_types in config.json must have one for each of'
+        f' {self.num_layers} layers, got {len(self.windows)}; use the file that'
+        ' save_pretrained writes'
+      )
     rotary_embedding(self.rope)
     if self.window_rope is not None:
       rotary_embedding(self.window_rope)
@@ -174,20 +192,34 @@ class RotaryDecoder:
 
   def _layers(self) -> LayerTpl | list[LayerTpl]:
     """Returns the layer, or all layers if their rotary embeddings differ."""
-    if self.window_rope is None:
-      return self._layer(self.rope)
-    return [
-      self._layer(self.rope if window is None else self.window_rope)
-      for window in self.windows
-    ]
+    ropes = [self._rope_of_layer(i) for i in range(self.num_layers)]
+    if all(rope == ropes[0] for rope in ropes):
+      return self._layer(ropes[0])
+    return [self._layer(rope) for rope in ropes]
 
-  def _layer(self, rope: Mapping[str, Any]) -> LayerTpl:
+  def _rope_of_layer(self, index: int) -> Mapping[str, Any] | None:
+    """Returns the `rope_parameters` of a layer; None if it does not rotate."""
+    if self.rotary_layers and not self.rotary_layers[index]:
+      return None
+    has_window = self.windows and self.windows[index] is not None
+    if has_window and self.window_rope is not None:
+      return self.window_rope
+    return self.rope
+
+  def _layer(self, rope: Mapping[str, Any] | None) -> LayerTpl:
     attention = self._attention()
     attention.set(
-      query_scale=self.query_scale,
-      atten_logit_cap=self.attention_logit_cap,
-      rotary_position_emb_tpl=rotary_embedding(rope),
+      query_scale=self.query_scale, atten_logit_cap=self.attention_logit_cap
     )
+    if rope is None:
+      attention.set(
+        use_rotary_position_emb=False, consolidate_rope_key_state=False
+      )
+    else:
+      attention.rotary_position_emb_tpl = rotary_embedding(rope).set(
+        rotary_dims=self.rotary_dims,
+        interleaved_pairs=self.has_interleaved_pairs,
+      )
     feed_forward = Config(
       transformers.TransformerFeedForward,
       has_bias=self.has_ffn_bias,
@@ -197,7 +229,7 @@ class RotaryDecoder:
     )
     return Config(
       transformers.Transformer,
-      norm_policy='primer_hybrid' if self.has_output_norms else 'pre',
+      norm_policy=self.norms.policy,
       ln_tpl=self._norm(),
       tr_atten_tpl=attention,
       tr_fflayer_tpl=feed_forward,
@@ -217,14 +249,19 @@ class RotaryDecoder:
       # Rotated keys suffice for decoding.
       consolidate_rope_key_state=True,
     )
-    if self.has_head_norms:
-      attention.set(ln_tpl=self._norm(), ln_before_rotary=True)
+    if self.has_head_norms or self.has_projection_norms:
+      attention.set(
+        ln_tpl=self._norm(),
+        ln_before_rotary=True,
+        ln_all_heads=self.has_projection_norms,
+      )
     return attention
 
   def _layer_weights(self, index: int) -> Iterator[WeightLayout]:
     source = f'model.layers.{index}'
     target = f'params/lm/transformer/x_layers_{index}'
-    yield from self._layer_norm_weights(source, target)
+    for variable, tensor in self.norms.tensors.items():
+      yield self._norm_weight(f'{source}.{tensor}', f'{target}/{variable}')
     attention = f'{source}.self_attn', f'{target}/self_attention'
     if self.latent_attention is None:
       yield from self._attention_weights(*attention)
@@ -235,56 +272,27 @@ class RotaryDecoder:
         source, f'{target}/ff_layer', self.model_dims
       )
       return
+    feed_forward = f'{source}.mlp', f'{target}/ff_layer'
+    if self.has_fused_gates:
+      yield from weight_layouts.fused_feed_forward(
+        *feed_forward, self.model_dims, self.hidden_dims
+      )
+      return
     yield from weight_layouts.gated_feed_forward(
-      f'{source}.mlp',
-      f'{target}/ff_layer',
+      *feed_forward,
       self.model_dims,
       self.hidden_dims,
       has_bias=self.has_ffn_bias,
     )
 
-  def _layer_norm_weights(
-    self, source: str, target: str
-  ) -> Iterator[WeightLayout]:
-    names = {
-      'input_layernorm': 'layer_norm',
-      'post_attention_layernorm': 'ff_layer/layer_norm',
-    }
-    if self.has_output_norms:
-      names = {
-        'input_layernorm': 'pre_layer_norm',
-        'post_attention_layernorm': 'post_layer_norm',
-        'pre_feedforward_layernorm': 'ff_layer/pre_layer_norm',
-        'post_feedforward_layernorm': 'ff_layer/post_layer_norm',
-      }
-    for tensor, variable in names.items():
-      yield self._norm_weight(f'{source}.{tensor}', f'{target}/{variable}')
-
   def _attention_weights(
     self, source: str, target: str
   ) -> Iterator[WeightLayout]:
     model, head = self.model_dims, self.dim_per_head
-    for projection, name, num_heads in (
-      ('q_proj', 'query', self.num_heads),
-      ('k_proj', 'key', self.num_kv_heads),
-      ('v_proj', 'value', self.num_kv_heads),
-    ):
-      # A single head of keys or values has no axis.
-      is_single = name != 'query' and num_heads == 1
-      heads = (head,) if is_single else (num_heads, head)
-      axes = (len(heads), *range(len(heads)))
-      shape = (num_heads * head, model)
-      yield weight_layouts.split(
-        f'{source}.{projection}.weight',
-        f'{target}/{name}/w',
-        shape,
-        (*heads, model),
-        axes,
-      )
-      if self.has_qkv_bias:
-        yield weight_layouts.split(
-          f'{source}.{projection}.bias', f'{target}/{name}/b', shape[:1], heads
-        )
+    if self.has_fused_qkv:
+      yield from self._fused_projection_weights(source, target)
+    else:
+      yield from self._projection_weights(source, target)
     yield weight_layouts.split(
       f'{source}.o_proj.weight',
       f'{target}/post/w',
@@ -299,13 +307,63 @@ class RotaryDecoder:
       yield weight_layouts.same(
         f'{source}.sinks', f'{target}/sinks', self.num_heads
       )
-    if self.has_head_norms:
-      for name in 'qk':
+    if self.has_head_norms or self.has_projection_norms:
+      for name, num_heads in (('q', self.num_heads), ('k', self.num_kv_heads)):
         yield weight_layouts.same(
           f'{source}.{name}_norm.weight',
           f'{target}/layer_norm_{name}/scale',
-          head,
+          head * (num_heads if self.has_projection_norms else 1),
         )
+
+  def _projection_weights(
+    self, source: str, target: str
+  ) -> Iterator[WeightLayout]:
+    """Yields the layouts of queries, keys and values."""
+    model = self.model_dims
+    for projection, name, heads in (
+      ('q_proj', 'query', (self.num_heads, self.dim_per_head)),
+      ('k_proj', 'key', self._key_heads()),
+      ('v_proj', 'value', self._key_heads()),
+    ):
+      axes = (len(heads), *range(len(heads)))
+      shape = (math.prod(heads), model)
+      yield weight_layouts.split(
+        f'{source}.{projection}.weight',
+        f'{target}/{name}/w',
+        shape,
+        (*heads, model),
+        axes,
+      )
+      if self.has_qkv_bias:
+        yield weight_layouts.split(
+          f'{source}.{projection}.bias', f'{target}/{name}/b', shape[:1], heads
+        )
+
+  def _fused_projection_weights(
+    self, source: str, target: str
+  ) -> Iterator[WeightLayout]:
+    """Yields the same, which are one tensor in this order."""
+    model, head, first = self.model_dims, self.dim_per_head, 0
+    total = self.num_heads + 2 * self.num_kv_heads
+    for name, heads in (
+      ('query', (self.num_heads, head)),
+      ('key', self._key_heads()),
+      ('value', self._key_heads()),
+    ):
+      end = first + math.prod(heads) // head
+      yield weight_layouts.split(
+        f'{source}.qkv_proj.weight',
+        f'{target}/{name}/w',
+        (total * head, model),
+        (total, head, model),
+        (2, 0, 1),
+      ).take(slice(first, end), merged_shape=(model, *heads))
+      first = end
+
+  def _key_heads(self) -> tuple[int, ...]:
+    """Returns the shape of keys; a single head of them has no axis."""
+    heads = self.num_kv_heads, self.dim_per_head
+    return heads[1:] if self.num_kv_heads == 1 else heads
 
   def _norm_weight(self, source: str, target: str) -> WeightLayout:
     return weight_layouts.same(

@@ -33,6 +33,11 @@ _REFERENCES = (
   'gemma2',
   'gemma3',
   'gpt_oss',
+  'olmo2',
+  'olmo3',
+  'phi3',
+  'smollm3',
+  'glm4',
   'gpt2',
   't5',
 )
@@ -247,6 +252,86 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
       # Some gates and values are beyond it.
       swiglu_limit=0.5,
       rope_parameters={**_YARN_ROPE, 'truncate': False},
+    ),
+  ),
+  'olmo2': ('olmo2', dict(num_key_value_heads=2)),
+  'olmo2_biases': (
+    'olmo2',
+    dict(
+      num_key_value_heads=1,
+      attention_bias=True,
+      tie_word_embeddings=True,
+      rope_parameters=_LLAMA_3_ROPE,
+    ),
+  ),
+  'olmo3': (
+    'olmo3',
+    dict(
+      num_key_value_heads=2,
+      num_hidden_layers=4,
+      sliding_window=4,
+      rope_parameters={
+        'full_attention': {**_YARN_ROPE, 'attention_factor': 1.2},
+        'sliding_attention': {'rope_type': 'default', 'rope_theta': 100.0},
+      },
+    ),
+  ),
+  'phi3': (
+    'phi3',
+    dict(
+      num_key_value_heads=2,
+      sliding_window=4,
+      rope_parameters={
+        'rope_type': 'default',
+        'rope_theta': 100.0,
+        'partial_rotary_factor': 0.75,
+      },
+    ),
+  ),
+  'phi4': ('phi3', dict(num_key_value_heads=1, tie_word_embeddings=True)),
+  'smollm3': (
+    'smollm3',
+    dict(
+      num_key_value_heads=2,
+      num_hidden_layers=4,
+      no_rope_layer_interval=2,
+      rope_parameters={'rope_type': 'default', 'rope_theta': 100.0},
+    ),
+  ),
+  'smollm3_window': (
+    'smollm3',
+    dict(
+      num_key_value_heads=4,
+      num_hidden_layers=3,
+      no_rope_layers=[1, 0, 1],
+      use_sliding_window=True,
+      sliding_window=3,
+      attention_bias=True,
+      mlp_bias=True,
+      tie_word_embeddings=False,
+    ),
+  ),
+  'glm4': (
+    'glm4',
+    dict(
+      num_key_value_heads=2,
+      head_dim=12,
+      rope_parameters={
+        'rope_type': 'default',
+        'rope_theta': 100.0,
+        'partial_rotary_factor': 0.5,
+      },
+    ),
+  ),
+  'glm4_single_key': (
+    'glm4',
+    dict(
+      num_key_value_heads=1,
+      head_dim=8,
+      attention_bias=False,
+      tie_word_embeddings=True,
+      rope_parameters=_YARN_ROPE,
+      partial_rotary_factor=1.0,
     ),
   ),
   'gpt2': (

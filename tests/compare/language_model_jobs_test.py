@@ -27,6 +27,11 @@ _EXPERIMENTS = {
   'qwen3': 'Qwen3',
   'gemma': 'Gemma',
   'gemma2': 'Gemma2',
+  'olmo2': 'Olmo2',
+  'olmo3': 'Olmo3',
+  'phi3': 'Phi3',
+  'smollm3': 'SmolLM3',
+  'glm4': 'Glm4',
   'gpt2': 'Gpt2',
 }
 _TEXTS = (
@@ -233,6 +238,8 @@ def test_a_t5_has_the_loss_and_the_texts_of_transformers(
     ('llama3', ['--dtype=bfloat16', '--max_shard_size=20KB']),
     ('qwen2', ['--dtype=float16']),
     ('gemma2', ['--max_shard_size=40KB']),
+    ('phi3', ['--dtype=bfloat16', '--max_shard_size=20KB']),
+    ('smollm3', ['--dtype=float16']),
     ('gpt2', ['--dtype=float32']),
     ('t5', ['--max_shard_size=30KB']),
     ('t5_1_1', ['--dtype=bfloat16']),

@@ -73,9 +73,13 @@ def test_mxfp4_has_the_values_of_transformers(tmp_path):
       assert torch.equal(exported[tensor], want.to(torch.float32)), tensor
 
 
-def test_gradients_are_the_same(tmp_path):
+@pytest.mark.parametrize(
   # gpt-oss has sinks, biases of experts, and tensors of two variables.
-  model = references.make_model('gpt_oss')
+  'name',
+  ['gpt_oss', 'olmo2', 'olmo3', 'phi3', 'smollm3', 'glm4'],
+)
+def test_losses_and_gradients_are_the_same(name, tmp_path):
+  model = references.make_model(name)
   model.save_pretrained(tmp_path)
   folder = model_folder.ModelFolder.open(tmp_path)
   ours = loaded_models.LoadedModel(folder)

@@ -2,12 +2,10 @@
 # bazel: size=small
 """Conversion of models of Hugging Face to checkpoints, and back."""
 
-# bazel: deps=//pax:main_lib
 from __future__ import annotations
 
 import json
 import math
-import pathlib
 import re
 import shutil
 import subprocess
@@ -18,7 +16,7 @@ import jax
 import numpy as np
 import pytest
 
-from pax import exit_codes, main, storage
+from pax import storage
 from pax.checkpoints import leaf_writer, reading
 from pax.checkpoints.checkpoint_reader import CheckpointReader
 from pax.huggingface import (
@@ -31,22 +29,7 @@ from pax.huggingface import (
   warm_start,
   weight_layouts,
 )
-from tests.pax.huggingface import reference_models
-
-
-def _convert(capsys, *words: object) -> str:
-  assert main.main(['pax', 'convert', *map(str, words)]) == 0
-  return capsys.readouterr().out
-
-
-def _fail(capsys, *words: object) -> str:
-  code = main.main(['pax', 'convert', *map(str, words)])
-  assert code == exit_codes.ERROR
-  return capsys.readouterr().err
-
-
-def _contents(folder: pathlib.Path) -> dict[str, bytes]:
-  return {file.name: file.read_bytes() for file in folder.iterdir()}
+from tests.pax.huggingface import convert_command, reference_models
 
 
 @pytest.mark.parametrize(
@@ -57,6 +40,8 @@ def _contents(folder: pathlib.Path) -> dict[str, bytes]:
     ('qwen3_moe', {'num_files': 4}),
     ('deepseek_v3', {'num_files': 4}),
     ('gpt_oss', {'num_files': 2}),
+    ('phi3', {'num_files': 2}),
+    ('glm4', {'dtype': 'BF16'}),
     ('gpt2', {}),
     ('t5', {'num_files': 2}),
   ],
@@ -64,9 +49,12 @@ def _contents(folder: pathlib.Path) -> dict[str, bytes]:
 def test_round_trip_gives_the_same_files(name, options, tmp_path, capsys):
   source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
   reference_models.write_reference(source, name, **options)
-  assert 'tensors' in _convert(capsys, 'hf-to-pax', source, job)
-  _convert(capsys, 'pax-to-hf', job, output)
-  found, want = _contents(output), _contents(source)
+  assert 'tensors' in convert_command.run(capsys, 'hf-to-pax', source, job)
+  convert_command.run(capsys, 'pax-to-hf', job, output)
+  found, want = (
+    convert_command.contents(output),
+    convert_command.contents(source),
+  )
   index = 'model.safetensors.index.json'
   if index in want:
     # The reference's size is wrong on purpose: it is not copied.
@@ -77,106 +65,11 @@ def test_round_trip_gives_the_same_files(name, options, tmp_path, capsys):
   assert 'tokenizer.json' in found
 
 
-@pytest.mark.parametrize(
-  'name, prefix, size, experts',
-  [
-    ('gemma2', 0, 2, 0),
-    ('llama3', 0, 1, 0),
-    ('mixtral', 0, 1, 4),
-    ('deepseek_v3', 1, 1, 8),
-    ('gpt_oss', 0, 2, 6),
-  ],
-)
-def test_repeated_layers_are_stacked(
-  name, prefix, size, experts, tmp_path, capsys
-):
-  source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
-  reference_models.write_byte_model(source, name, num_layers=4)
-  _convert(capsys, 'hf-to-pax', source, job, '--repeated_layers')
-  path = reading.find_checkpoint(job)[1]
-  stack = 'mdl_vars.params.lm.transformer'
-  shapes = {
-    leaf.removeprefix(f'{stack}.'): shape
-    for leaf, (shape, _) in CheckpointReader(path).shapes.items()
-    if leaf.startswith(stack)
-  }
-  names = {'.'.join(re.split(r'\.x_layers_(\d+)\.', x)[:2]) for x in shapes}
-  assert names == {
-    *(f'prefix_layers.{i}' for i in range(prefix)),
-    *(f'repeat.sub.{i}' for i in range(size)),
-  }
-  shapes = {k: v for k, v in shapes.items() if k.startswith('repeat')}
-  assert {shape[0] for shape in shapes.values()} == {(4 - prefix) // size}
-  stacks = [shape for leaf, shape in shapes.items() if leaf.endswith('.wo_0')]
-  assert [shape[1] for shape in stacks] == [experts] * size * bool(experts)
-  _convert(capsys, 'pax-to-hf', job, output)
-  assert _contents(output) == _contents(source)
-
-
-def _block_of_repeated_layers(name, **settings):
-  config = {**reference_models.load()[name]['config'], **settings}
-  model_p = families.read_model(config).model()
-  stacked_variables.repeat_layers(model_p)
-  repeated_p = model_p.lm_tpl.stacked_transformer_tpl
-  block_p = repeated_p.block
-  num_prefix_layers = repeated_p.prefix.num_layers if repeated_p.prefix else 0
-  num_repeated = repeated_p.x_times * block_p.num_layers
-  assert num_prefix_layers + num_repeated == config['num_hidden_layers']
-  return block_p
-
-
-def test_blocks_have_the_period_of_layers():
-  block_p = _block_of_repeated_layers(
-    'gemma3', num_hidden_layers=12, layer_types=None
-  )
-  assert block_p.local_window_size == [(3, 0)] * 5 + [None]
-  timescales = [
-    layer_p.tr_atten_tpl.rotary_position_emb_tpl.max_timescale
-    for layer_p in block_p.transformer_layer_params_tpl
-  ]
-  assert timescales == [100.0] * 5 + [1000.0]
-  qwen = {'num_hidden_layers': 4, 'mlp_only_layers': []}
-  block_p = _block_of_repeated_layers('qwen3_moe', **qwen)
-  assert block_p.moe_layers == [0]
-  block_p = _block_of_repeated_layers(
-    'qwen3_moe', **qwen, decoder_sparse_step=2
-  )
-  assert block_p.num_layers == 2 and block_p.moe_layers == [1]
-  # A prefix takes what does not fit the period.
-  block_p = _block_of_repeated_layers(
-    'gemma3', num_hidden_layers=26, layer_types=None
-  )
-  assert block_p.local_window_size == [(3, 0)] * 3 + [None] + [(3, 0)] * 2
-  block_p = _block_of_repeated_layers(
-    'qwen3_moe', num_hidden_layers=4, mlp_only_layers=[0]
-  )
-  assert block_p.moe_layers == [0] and block_p.num_layers == 1
-  with pytest.raises(ValueError, match=r'experts in the layers \[0, 1\] of 3'):
-    _block_of_repeated_layers(
-      'qwen3_moe', num_hidden_layers=3, mlp_only_layers=[2]
-    )
-
-
-def test_layers_without_a_period_are_not_repeated(tmp_path, capsys):
-  source, _ = reference_models.write_reference(tmp_path / 't5', 't5')
-  error = _fail(capsys, 'hf-to-pax', source, tmp_path, '--repeated_layers')
-  assert 'only the layers of decoders' in error
-  config = {
-    **reference_models.load()['qwen2']['config'],
-    'use_sliding_window': True,
-    'max_window_layers': 1,
-    'sliding_window': 3,
-  }
-  config.pop('layer_types', None)
-  with pytest.raises(ValueError, match='a period of them'):
-    stacked_variables.repetition_of(families.read_model(config).model())
-
-
 def test_files_have_at_most_the_given_size(tmp_path, capsys):
   source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
   reference_models.write_reference(source, 'llama3')
-  _convert(capsys, 'hf-to-pax', source, job)
-  _convert(capsys, 'pax-to-hf', job, output, '--max_shard_size=20KB')
+  convert_command.run(capsys, 'hf-to-pax', source, job)
+  convert_command.run(capsys, 'pax-to-hf', job, output, '--max_shard_size=20KB')
   files = sorted(output.glob('*.safetensors'))
   sizes = [
     sum(e.num_bytes for e in safetensors.read_entries(f).values())
@@ -190,7 +83,9 @@ def test_files_have_at_most_the_given_size(tmp_path, capsys):
   for name, entry in want.items():
     assert found[name].file.name == index['weight_map'][name]
     np.testing.assert_array_equal(found[name].read(), entry.read())
-  error = _fail(capsys, 'pax-to-hf', job, output, '--max_shard_size=huge')
+  error = convert_command.fail(
+    capsys, 'pax-to-hf', job, output, '--max_shard_size=huge'
+  )
   assert 'e.g. --max_shard_size=5GB' in error
 
 
@@ -216,8 +111,8 @@ def test_variables_have_the_values_of_the_tensors(tmp_path):
 def test_dtype_of_the_export(tmp_path, capsys):
   source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
   reference_models.write_reference(source, 'qwen2', num_files=2)
-  _convert(capsys, 'hf-to-pax', source, job)
-  _convert(capsys, 'pax-to-hf', job, output, '--dtype=bfloat16')
+  convert_command.run(capsys, 'hf-to-pax', source, job)
+  convert_command.run(capsys, 'pax-to-hf', job, output, '--dtype=bfloat16')
   found = safetensors.read_folder(output)
   assert {str(entry.dtype) for entry in found.values()} == {'bfloat16'}
   assert json.loads((output / 'config.json').read_text())['dtype'] == 'bfloat16'
@@ -236,11 +131,11 @@ def test_tables_and_copies_are_no_variables_and_come_back(tmp_path, capsys):
   }
   shapes['h.0.attn.bias'] = (1, 1, 64, 64)
   reference_models.write(source, reference['config'], shapes)
-  _convert(capsys, 'hf-to-pax', source, job)
+  convert_command.run(capsys, 'hf-to-pax', source, job)
   names = CheckpointReader(reading.find_checkpoint(job)[1]).shapes
   assert len(names) == len(reference['tensors']) + 1
-  _convert(capsys, 'pax-to-hf', job, output)
-  assert _contents(output) == _contents(source)
+  convert_command.run(capsys, 'pax-to-hf', job, output)
+  assert convert_command.contents(output) == convert_command.contents(source)
 
 
 @pytest.mark.parametrize(
@@ -265,22 +160,22 @@ def test_copies_of_tied_weights_follow_them(
     reference_models.write_safetensors(file, values, 'F32')
 
   write(0, **{copy: tensors[tensor]})
-  _convert(capsys, 'hf-to-pax', source, job)
-  _convert(capsys, 'pax-to-hf', job, output)
-  assert _contents(output) == _contents(source)
+  convert_command.run(capsys, 'hf-to-pax', source, job)
+  convert_command.run(capsys, 'pax-to-hf', job, output)
+  assert convert_command.contents(output) == convert_command.contents(source)
   shutil.rmtree(output)
   # The same model after training.
   write(1)
-  _convert(capsys, 'hf-to-pax', source, tmp_path / 'trained')
+  convert_command.run(capsys, 'hf-to-pax', source, tmp_path / 'trained')
   shutil.rmtree(job / 'checkpoints')
   shutil.copytree(tmp_path / 'trained' / 'checkpoints', job / 'checkpoints')
-  _convert(capsys, 'pax-to-hf', job, output)
+  convert_command.run(capsys, 'pax-to-hf', job, output)
   found = safetensors.read_folder(output)
   for exported in (copy, tensor):
     want = tensors[tensor] + np.float32(1)
     np.testing.assert_array_equal(found[exported].read(), want)
   write(0, **{copy: tensors[tensor] + np.float32(1)})
-  error = _fail(capsys, 'hf-to-pax', source, tmp_path / 'other')
+  error = convert_command.fail(capsys, 'hf-to-pax', source, tmp_path / 'other')
   assert re.search(
     rf'{copy} in .* must be equal to {tensor}, .* set tie', error
   )
@@ -296,22 +191,22 @@ def test_files_that_transformers_does_not_read_are_left_out(tmp_path, capsys):
     reference_models.write_safetensors(
       source / f'{name}.safetensors', {'wq': np.zeros((2, 2), 'float32')}, 'F32'
     )
-  _convert(capsys, 'hf-to-pax', source, job)
-  _convert(capsys, 'pax-to-hf', job, output)
+  convert_command.run(capsys, 'hf-to-pax', source, job)
+  convert_command.run(capsys, 'pax-to-hf', job, output)
   assert {file.name for file in output.iterdir()} == want
   (source / 'model-00002-of-00002.safetensors').unlink()
-  error = _fail(capsys, 'hf-to-pax', source, tmp_path / 'other')
+  error = convert_command.fail(capsys, 'hf-to-pax', source, tmp_path / 'other')
   assert 'all 2 files of model.safetensors.index.json, 1 are missing' in error
   (source / 'model.safetensors.index.json').write_text('[]')
-  error = _fail(capsys, 'hf-to-pax', source, tmp_path / 'other')
+  error = convert_command.fail(capsys, 'hf-to-pax', source, tmp_path / 'other')
   assert 'must have a file by tensor in weight_map' in error
 
 
 def test_one_file_has_no_index(tmp_path, capsys):
   source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
   reference_models.write_reference(source, 'mistral', num_files=3)
-  _convert(capsys, 'hf-to-pax', source, job)
-  _convert(capsys, 'pax-to-hf', job, output, '--max_shard_size=5GB')
+  convert_command.run(capsys, 'hf-to-pax', source, job)
+  convert_command.run(capsys, 'pax-to-hf', job, output, '--max_shard_size=5GB')
   assert [file.name for file in output.glob('model*')] == ['model.safetensors']
 
 
@@ -331,7 +226,7 @@ def test_dtypes_that_are_not_those_of_weights_are_refused(
     safetensors.make_header(shapes),
     (np.zeros(shape, of_tensor) for shape, of_tensor in shapes.values()),
   )
-  error = _fail(capsys, 'hf-to-pax', source, job)
+  error = convert_command.fail(capsys, 'hf-to-pax', source, job)
   assert f"'float32'], got {dtype}; use a model that is not" in error
   assert not job.exists()
 
@@ -349,11 +244,11 @@ def test_folder_of_init_from(folder, monkeypatch):
 def test_export_without_the_original_files(tmp_path, capsys):
   source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
   reference_models.write_reference(source, 'mistral')
-  _convert(capsys, 'hf-to-pax', source, job)
+  convert_command.run(capsys, 'hf-to-pax', source, job)
   (job / 'huggingface').rename(tmp_path / 'gone')
-  error = _fail(capsys, 'pax-to-hf', job, output)
+  error = convert_command.fail(capsys, 'pax-to-hf', job, output)
   assert 'must have config.json' in error and '--config' in error
-  _convert(capsys, 'pax-to-hf', job, output, f'--config={source}')
+  convert_command.run(capsys, 'pax-to-hf', job, output, f'--config={source}')
   want = safetensors.read_folder(source)
   found = safetensors.read_folder(output)
   assert found.keys() == want.keys()
@@ -370,7 +265,7 @@ def test_files_are_copied_to_buckets_too(tmp_path):
   conversion.copy_files(folder, url)
   conversion.copy_files(folder, job)
   side = storage.to_path(url) / 'huggingface'
-  want = _contents(job / 'huggingface')
+  want = convert_command.contents(job / 'huggingface')
   assert {'config.json', 'tokenizer.json'} < want.keys()
   assert {name: (side / name).read_bytes() for name in side.files()} == want
 
@@ -378,25 +273,33 @@ def test_files_are_copied_to_buckets_too(tmp_path):
 def test_errors_name_the_next_step(tmp_path, capsys):
   source = tmp_path / 'source'
   reference = reference_models.load()['qwen3']
-  assert 'config.json' in _fail(capsys, 'hf-to-pax', tmp_path, tmp_path / 'job')
-  assert 'the arguments must be' in _fail(capsys, 'hf-to-pax', source)
+  assert 'config.json' in convert_command.fail(
+    capsys, 'hf-to-pax', tmp_path, tmp_path / 'job'
+  )
+  assert 'the arguments must be' in convert_command.fail(
+    capsys, 'hf-to-pax', source
+  )
   config, shapes = reference['config'], dict(reference['tensors'])
   name = 'model.layers.1.mlp.up_proj.weight'
   shapes.pop(name)
   reference_models.write(source, config, shapes)
-  assert name in _fail(capsys, 'hf-to-pax', source, tmp_path / 'job')
+  assert name in convert_command.fail(
+    capsys, 'hf-to-pax', source, tmp_path / 'job'
+  )
   other = reference_models.write(
     tmp_path / 'other', {**config, 'model_type': 'mamba'}, shapes
   )
-  error = _fail(capsys, 'hf-to-pax', other, tmp_path / 'job')
+  error = convert_command.fail(capsys, 'hf-to-pax', other, tmp_path / 'job')
   assert 'mamba' in error and 'qwen3' in error
   extra = {**reference['tensors'], 'model.layers.9.bias': (3,)}
   wrong = reference_models.write(tmp_path / 'wrong', config, extra)
-  error = _fail(capsys, 'hf-to-pax', wrong, tmp_path / 'job')
+  error = convert_command.fail(capsys, 'hf-to-pax', wrong, tmp_path / 'job')
   assert 'model.layers.9.bias' in error
   file = wrong / 'model.safetensors'
   file.write_bytes(file.read_bytes()[:20])
-  assert 'complete header' in _fail(capsys, 'hf-to-pax', wrong, tmp_path / 'j')
+  assert 'complete header' in convert_command.fail(
+    capsys, 'hf-to-pax', wrong, tmp_path / 'j'
+  )
 
 
 @pytest.mark.parametrize(
@@ -422,7 +325,7 @@ def test_a_wrong_config_is_named_and_writes_nothing(
   file = source / 'config.json'
   config = {**json.loads(file.read_text()), **change} if change else []
   file.write_text(json.dumps(config))
-  error = _fail(capsys, 'hf-to-pax', source, job)
+  error = convert_command.fail(capsys, 'hf-to-pax', source, job)
   assert re.search(message, error) and error.count('\n') == 1
   assert not job.exists()
 
@@ -475,9 +378,11 @@ def test_a_damaged_generation_config_is_named(tmp_path):
 def test_an_export_that_cannot_be_made_writes_nothing(tmp_path, capsys):
   source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
   reference_models.write_reference(source, 'mistral')
-  _convert(capsys, 'hf-to-pax', source, job)
+  convert_command.run(capsys, 'hf-to-pax', source, job)
   other, _ = reference_models.write_reference(tmp_path / 'other', 'gpt2')
-  error = _fail(capsys, 'pax-to-hf', job, output, f'--config={other}')
+  error = convert_command.fail(
+    capsys, 'pax-to-hf', job, output, f'--config={other}'
+  )
   assert 'use the config.json of the model' in error
   assert not output.exists()
 
@@ -485,7 +390,7 @@ def test_an_export_that_cannot_be_made_writes_nothing(tmp_path, capsys):
 def test_an_export_leaves_no_variable_out(tmp_path, capsys):
   source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
   reference_models.write_reference(source, 'mistral')
-  _convert(capsys, 'hf-to-pax', source, job)
+  convert_command.run(capsys, 'hf-to-pax', source, job)
   shutil.rmtree(job / 'huggingface')
   config = json.loads((source / 'config.json').read_text())
   layers = config['num_hidden_layers']
@@ -495,14 +400,16 @@ def test_an_export_leaves_no_variable_out(tmp_path, capsys):
     (tmp_path / folder / 'config.json').write_text(
       json.dumps(config | settings)
     )
-  error = _fail(
+  error = convert_command.fail(
     capsys, 'pax-to-hf', job, output, f'--config={tmp_path / "fewer"}'
   )
   assert re.search(
     r'9 have none, such as mdl_vars.params.lm.tr.*_layers_1', error
   )
   assert not output.exists()
-  _convert(capsys, 'pax-to-hf', job, output, f'--config={tmp_path / "same"}')
+  convert_command.run(
+    capsys, 'pax-to-hf', job, output, f'--config={tmp_path / "same"}'
+  )
 
 
 def _write_job(job, config, name, dtype):
@@ -533,9 +440,9 @@ def test_variables_that_are_no_weights(name, dtype, message, tmp_path, capsys):
   _write_job(job, reference['config'], name, jax.numpy.dtype(dtype))
   words = ('pax-to-hf', job, output, f'--config={source}')
   if message:
-    assert re.search(message, _fail(capsys, *words))
+    assert re.search(message, convert_command.fail(capsys, *words))
   else:
-    _convert(capsys, *words)
+    convert_command.run(capsys, *words)
 
 
 @pytest.mark.parametrize('key', ['dtype', 'torch_dtype'])
@@ -547,7 +454,7 @@ def test_config_has_the_dtype_of_trained_weights(key, tmp_path, capsys):
   reference_models.write(source, config, reference['tensors'], dtype='BF16')
   conversion.copy_files(model_folder.ModelFolder.open(source), job)
   _write_job(job, config, 'kernel_scale', np.float32)
-  _convert(capsys, 'pax-to-hf', job, output)
+  convert_command.run(capsys, 'pax-to-hf', job, output)
   exported = json.loads((output / 'config.json').read_text())
   assert exported == config | {key: 'float32'}
 

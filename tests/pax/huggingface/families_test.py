@@ -57,6 +57,26 @@ def test_names_of_older_files():
   )
 
 
+def test_published_files_of_olmo_3_and_glm_4():
+  config = reference_models.load()['olmo3']['config']
+  ropes = config['rope_parameters']
+  scaling = dict(ropes['full_attention'])
+  published = {
+    **config,
+    'rope_theta': scaling.pop('rope_theta'),
+    'rope_scaling': scaling,
+    'layer_types': None,
+  }
+  del published['rope_parameters']
+  assert families.read_model(published) == families.read_model(config)
+  config = reference_models.load()['glm4']['config']
+  published = {**config, 'rope_theta': 100.0}
+  del published['rope_parameters']
+  assert families.read_model(published) == families.read_model(config)
+  whole = families.read_model({**published, 'partial_rotary_factor': 1.0})
+  assert whole.rotary_dims == config['head_dim']
+
+
 @pytest.mark.parametrize(
   'name, settings, message',
   [
@@ -66,6 +86,32 @@ def test_names_of_older_files():
       'jitter_noise .* must be 0',
     ),
     ('qwen3_moe', {'num_local_experts': 0}, 'num_local_experts .* at least 1'),
+    (
+      'phi3',
+      {'rope_scaling': {'type': 'longrope'}},
+      "rope_type .* must be 'default', got 'longrope'; LongRoPE",
+    ),
+    # An older name of it.
+    ('phi3', {'rope_scaling': {'type': 'yarn'}}, "'yarn'; LongRoPE has no"),
+    (
+      'phi3',
+      {'rope_parameters': {'partial_rotary_factor': 0.4}},
+      'partial_rotary_factor .* product with 8, .* got 0.4',
+    ),
+    ('glm4', {'rope_parameters': {'partial_rotary_factor': 2}}, 'got 2; use'),
+    ('olmo2', {'partial_rotary_factor': 0.5}, 'must be 1, got 0.5'),
+    ('smollm3', {'no_rope_layers': [1, 0]}, r'of 4 layers .* got \[1, 0\]'),
+    (
+      'smollm3',
+      {'no_rope_layers': None, 'no_rope_layer_interval': 0},
+      'no_rope_layer_interval .* at least 1, got 0',
+    ),
+    ('olmo3', {'layer_types': ['chunked']}, 'layer_types .* must be'),
+    (
+      'olmo3',
+      {'layer_types': ['full_attention']},
+      'layer_types .* each of 4 layers, got 1; use',
+    ),
     (
       'gemma3',
       {'layer_types': ['chunked_attention']},

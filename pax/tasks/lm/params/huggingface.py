@@ -359,6 +359,128 @@ class GptOss(fine_tuning.HuggingFaceLm):
 
 
 @experiment_registry.register
+class Olmo2(fine_tuning.HuggingFaceLm):
+  """OLMo 2 1B."""
+
+  CONFIG = {
+    'model_type': 'olmo2',
+    'vocab_size': 100352,
+    'hidden_size': 2048,
+    'intermediate_size': 8192,
+    'num_hidden_layers': 16,
+    'num_attention_heads': 16,
+    'rms_norm_eps': 1e-6,
+    'rope_theta': 500000.0,
+    'eos_token_id': 100257,
+  }
+
+
+@experiment_registry.register
+class Olmo3(fine_tuning.HuggingFaceLm):
+  """OLMo 3 7B."""
+
+  CONFIG = {
+    'model_type': 'olmo3',
+    'vocab_size': 100278,
+    'hidden_size': 4096,
+    'intermediate_size': 11008,
+    'num_hidden_layers': 32,
+    'num_attention_heads': 32,
+    'sliding_window': 4096,
+    'rms_norm_eps': 1e-6,
+    'rope_theta': 500000.0,
+    'rope_scaling': {
+      'rope_type': 'yarn',
+      'factor': 8.0,
+      'beta_fast': 32.0,
+      'beta_slow': 1.0,
+      'attention_factor': 1.2079441541679836,
+      'original_max_position_embeddings': 8192,
+    },
+    'eos_token_id': 100257,
+  }
+
+
+@experiment_registry.register
+class Phi3(fine_tuning.HuggingFaceLm):
+  """Phi-3 mini for 4k tokens, 3.8B."""
+
+  CONFIG = {
+    'model_type': 'phi3',
+    'vocab_size': 32064,
+    'hidden_size': 3072,
+    'intermediate_size': 8192,
+    'num_hidden_layers': 32,
+    'num_attention_heads': 32,
+    'rms_norm_eps': 1e-5,
+    'sliding_window': 2047,
+    'bos_token_id': 1,
+    'eos_token_id': 32000,
+  }
+
+
+@experiment_registry.register
+class Phi4(fine_tuning.HuggingFaceLm):
+  """Phi-4, 14.7B."""
+
+  CONFIG = {
+    'model_type': 'phi3',
+    'vocab_size': 100352,
+    'hidden_size': 5120,
+    'intermediate_size': 17920,
+    'num_hidden_layers': 40,
+    'num_attention_heads': 40,
+    'num_key_value_heads': 10,
+    'rms_norm_eps': 1e-5,
+    'rope_theta': 250000.0,
+    'bos_token_id': 100257,
+    'eos_token_id': 100265,
+  }
+
+
+@experiment_registry.register
+class SmolLM3(fine_tuning.HuggingFaceLm):
+  """SmolLM3 3B."""
+
+  CONFIG = {
+    'model_type': 'smollm3',
+    'vocab_size': 128256,
+    'hidden_size': 2048,
+    'intermediate_size': 11008,
+    'num_hidden_layers': 36,
+    'num_attention_heads': 16,
+    'num_key_value_heads': 4,
+    'rms_norm_eps': 1e-6,
+    'rope_theta': 5000000.0,
+    'no_rope_layer_interval': 4,
+    'tie_word_embeddings': True,
+    'bos_token_id': 128000,
+    'eos_token_id': 128012,
+  }
+
+
+@experiment_registry.register
+class Glm4(fine_tuning.HuggingFaceLm):
+  """GLM-4 9B of the releases 0414."""
+
+  CONFIG = {
+    'model_type': 'glm4',
+    'vocab_size': 151552,
+    'hidden_size': 4096,
+    'intermediate_size': 13696,
+    'num_hidden_layers': 40,
+    'num_attention_heads': 32,
+    'num_key_value_heads': 2,
+    'head_dim': 128,
+    'attention_bias': True,
+    'rms_norm_eps': 1e-5,
+    'rope_theta': 10000.0,
+    'partial_rotary_factor': 0.5,
+    'eos_token_id': 151329,
+  }
+
+
+@experiment_registry.register
 class Gpt2(fine_tuning.HuggingFaceLm):
   """GPT-2 with 124M parameters."""
 

@@ -27,6 +27,11 @@ _EXPERTS = [
     ('Llama3', ['--set=ICI_MESH_SHAPE=[1,4,2]', '--set=BATCH_SIZE=4']),
     ('Mixtral', _EXPERTS),
     ('GptOss', _EXPERTS),
+    # Norms of all heads, which the mesh shards.
+    ('Olmo2', ['--set=ICI_MESH_SHAPE=[1,2,2]', '--set=BATCH_SIZE=4']),
+    ('Phi3', ['--set=ICI_MESH_SHAPE=[1,2,2]', '--set=BATCH_SIZE=4']),
+    ('SmolLM3', ['--set=ICI_MESH_SHAPE=[1,4,2]', '--set=BATCH_SIZE=4']),
+    ('Glm4', ['--set=ICI_MESH_SHAPE=[1,4,2]', '--set=BATCH_SIZE=4']),
     ('Gpt2', ['--set=ICI_MESH_SHAPE=None', '--set=BATCH_SIZE=8']),
     (
       'Qwen3',
