@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decoders with rotary positions, RMS norms and gated feed-forward layers.
 
-Llama, Mistral, Mixtral, Qwen, Gemma, gpt-oss, DeepSeek, OLMo, Phi, SmolLM and
-GLM differ in the fields of `RotaryDecoder` only.
+Llama, Mistral, Mixtral, Qwen, Gemma, gpt-oss, DeepSeek, OLMo, Phi, SmolLM, GLM
+and Granite differ in the fields of `RotaryDecoder` only.
 """
 
 from __future__ import annotations
@@ -91,6 +91,11 @@ class RotaryDecoder:
   logit_cap: float | None = None
   # Whether embeddings are multiplied by √(model_dims).
   scales_embedding: bool = False
+  # Other factors of embeddings, of the outputs of attention and feed-forward
+  # layers, and of the input of the softmax.
+  embedding_scale: float = 1.0
+  residual_scale: float = 1.0
+  head_scale: float = 1.0
   # Whether norms store their scale minus 1.
   has_offset_norms: bool = False
   norms: layer_norms.LayerNorms = layer_norms.INPUTS
@@ -146,7 +151,9 @@ class RotaryDecoder:
     )
     if not self.is_tied:
       lm.separate_embedding_tpl = Config(
-        embedding_softmax.Embedding, scale_sqrt_depth=self.scales_embedding
+        embedding_softmax.Embedding,
+        scale_sqrt_depth=self.scales_embedding,
+        embedding_scale=self.embedding_scale,
       )
     return Config(models.LanguageModel, lm_tpl=lm)
 
@@ -182,10 +189,14 @@ class RotaryDecoder:
         embedding_softmax.NClassMajorSharedEmbeddingSoftmax,
         use_bias=False,
         scale_sqrt_depth=self.scales_embedding,
+        embedding_scale=self.embedding_scale,
+        input_scale=self.head_scale,
         soft_cap_logits=self.logit_cap,
       )
     softmax = Config(
-      embedding_softmax.FullSoftmax, soft_cap_logits=self.logit_cap
+      embedding_softmax.FullSoftmax,
+      input_scale=self.head_scale,
+      soft_cap_logits=self.logit_cap,
     )
     softmax.feed_forward_tpl.has_bias = False
     return softmax
@@ -226,9 +237,11 @@ class RotaryDecoder:
       use_gated_activation=True,
       activation_tpl=activation(self.activation),
       ln_tpl=self._norm(),
+      residual_weight=self.residual_scale,
     )
     return Config(
       transformers.Transformer,
+      atten_residual_weight=self.residual_scale,
       norm_policy=self.norms.policy,
       ln_tpl=self._norm(),
       tr_atten_tpl=attention,

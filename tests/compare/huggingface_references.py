@@ -38,6 +38,7 @@ _REFERENCES = (
   'phi3',
   'smollm3',
   'glm4',
+  'granite',
   'gpt2',
   't5',
 )
@@ -332,6 +333,27 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
       tie_word_embeddings=True,
       rope_parameters=_YARN_ROPE,
       partial_rotary_factor=1.0,
+    ),
+  ),
+  'granite': (
+    'granite',
+    dict(
+      num_key_value_heads=2,
+      attention_multiplier=0.4,
+      embedding_multiplier=3.0,
+      residual_multiplier=0.7,
+      logits_scaling=1.6,
+      tie_word_embeddings=True,
+    ),
+  ),
+  'granite_biases': (
+    'granite',
+    dict(
+      num_key_value_heads=1,
+      embedding_multiplier=2,
+      logits_scaling=0.5,
+      attention_bias=True,
+      mlp_bias=True,
     ),
   ),
   'gpt2': (

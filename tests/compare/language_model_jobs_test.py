@@ -32,6 +32,7 @@ _EXPERIMENTS = {
   'phi3': 'Phi3',
   'smollm3': 'SmolLM3',
   'glm4': 'Glm4',
+  'granite': 'Granite',
   'gpt2': 'Gpt2',
 }
 _TEXTS = (

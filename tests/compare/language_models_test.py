@@ -76,7 +76,7 @@ def test_mxfp4_has_the_values_of_transformers(tmp_path):
 @pytest.mark.parametrize(
   # gpt-oss has sinks, biases of experts, and tensors of two variables.
   'name',
-  ['gpt_oss', 'olmo2', 'olmo3', 'phi3', 'smollm3', 'glm4'],
+  ['gpt_oss', 'olmo2', 'olmo3', 'phi3', 'smollm3', 'glm4', 'granite'],
 )
 def test_losses_and_gradients_are_the_same(name, tmp_path):
   model = references.make_model(name)

@@ -57,6 +57,8 @@ class Embedding(base_layer.BaseLayer):
   lookup_style: str = 'index'
   # Multiplies embeddings by √D.
   scale_sqrt_depth: bool = False
+  # A further factor of embeddings.
+  embedding_scale: float = 1.0
   # Returns NaN for ids of V and above.
   set_nan_for_oob_id: bool = False
   # Operations of the lookup.
@@ -81,7 +83,9 @@ class Embedding(base_layer.BaseLayer):
     if self.set_nan_for_oob_id:
       is_class = ids[..., None] < self.num_classes
       vectors = jnp.where(is_class, vectors, jnp.nan)
-    return finish_lookup(self, vectors, self.scale_sqrt_depth)
+    return finish_lookup(
+      self, vectors, self.scale_sqrt_depth, self.embedding_scale
+    )
 
   def extend_step(
     self, ids: Int[Array, '*B'], *, time_step: Array
@@ -98,11 +102,16 @@ class Embedding(base_layer.BaseLayer):
 
 
 def finish_lookup(
-  layer: base_layer.BaseLayer, vectors: Array, scale_sqrt_depth: bool
+  layer: base_layer.BaseLayer,
+  vectors: Array,
+  scale_sqrt_depth: bool,
+  scale: float = 1.0,
 ) -> Array:
   """Scales `vectors` if configured and constrains their sharding."""
   if scale_sqrt_depth:
     vectors = vectors * vectors.shape[-1] ** 0.5
+  if scale != 1.0:
+    vectors = vectors * scale
   sharding = layer.activation_split_dims_mapping
   mapping = sharding.emb_out_split_dims_mapping
   if vectors.ndim == 2:

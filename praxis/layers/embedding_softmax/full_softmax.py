@@ -30,6 +30,8 @@ class FullSoftmax(projection.LogitsProjection):
   z_loss_weight: float = 0.0
   # Divides the input by √D.
   scale_before_logits: bool = False
+  # A further factor of the input.
+  input_scale: float = 1.0
   # Time steps per chunk of logits in memory; None for one chunk. With chunks
   # logits and log_probs of the output are None.
   chunk_size: int | None = None
@@ -61,8 +63,8 @@ class FullSoftmax(projection.LogitsProjection):
   def scale_inputs(self, inputs: Float[Array, '*B D']) -> Array:
     """Returns `inputs`, scaled if configured."""
     if self.scale_before_logits:
-      return inputs * self.input_dims**-0.5
-    return inputs
+      inputs = inputs * self.input_dims**-0.5
+    return inputs if self.input_scale == 1.0 else inputs * self.input_scale
 
   def class_axes(self) -> pytypes.DimShardingAnnotation:
     """Returns the mesh axes that shard the classes."""

@@ -26,6 +26,8 @@ class SharedEmbeddingSoftmax(FullSoftmax):
   lookup_style: str = 'index'
   # Multiplies embeddings by √D.
   scale_sqrt_depth: bool = False
+  # A further factor of embeddings.
+  embedding_scale: float = 1.0
   # Operations of the lookup.
   array_lookup_tpl: LayerTpl = template_field(base_ops.ArrayLookup)
   einsum_tpl: LayerTpl = template_field(base_ops.EinsumOp)
@@ -46,7 +48,9 @@ class SharedEmbeddingSoftmax(FullSoftmax):
 
   def emb_lookup(self, ids: Int[Array, '*B']) -> Float[Array, '*B D']:
     """Returns the embeddings of `ids`."""
-    return finish_lookup(self, self._rows(ids), self.scale_sqrt_depth)
+    return finish_lookup(
+      self, self._rows(ids), self.scale_sqrt_depth, self.embedding_scale
+    )
 
   def _rows(self, ids: Int[Array, '*B']) -> Float[Array, '*B D']:
     return lookup.rows(self, self._table(), ids, self.class_axes())

@@ -48,6 +48,9 @@ class Transformer(decode_states.DecodeStateContainer):
   atten_dropout_prob: float = 0.0
   residual_dropout_prob: float = 0.0
   relu_dropout_prob: float = 0.0
+  # Factor of the attention outputs that are added to their inputs; that of the
+  # feed-forward block is `residual_weight` of its template.
+  atten_residual_weight: float = 1.0
   # Stochastic depth: the probability that an example skips a block.
   residual_droppath_prob: float = 0.0
   # Whether to create cross-attention, and whether calls without cross inputs
@@ -81,6 +84,7 @@ class Transformer(decode_states.DecodeStateContainer):
         'residual_droppath',
         pax_fiddle.Config(
           stochastics.StochasticResidual,
+          residual_weight=self.atten_residual_weight,
           survival_prob=1.0 - self.residual_droppath_prob,
         ),
       )
@@ -277,6 +281,8 @@ class Transformer(decode_states.DecodeStateContainer):
     if self.residual_droppath_prob > 0.0:
       outputs = self.residual_droppath(inputs, branch)
     else:
+      if self.atten_residual_weight != 1.0:
+        branch = branch * self.atten_residual_weight
       outputs = inputs + branch
     outputs = norm(NormPosition.SUM, outputs)
     summarize(

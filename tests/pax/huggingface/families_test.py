@@ -106,6 +106,7 @@ def test_published_files_of_olmo_3_and_glm_4():
       {'no_rope_layers': None, 'no_rope_layer_interval': 0},
       'no_rope_layer_interval .* at least 1, got 0',
     ),
+    ('granite', {'logits_scaling': 0}, 'logits_scaling .* positive number'),
     ('olmo3', {'layer_types': ['chunked']}, 'layer_types .* must be'),
     (
       'olmo3',

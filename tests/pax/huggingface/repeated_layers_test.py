@@ -26,6 +26,7 @@ from tests.pax.huggingface import convert_command, reference_models
     ('phi3', 0, 1, 0),
     ('smollm3', 0, 2, 0),
     ('glm4', 0, 1, 0),
+    ('granite', 0, 1, 0),
   ],
 )
 def test_repeated_layers_are_stacked(

@@ -129,8 +129,14 @@ class ParallelTransformer(transformers.Transformer):
     """Creates the layers.
 
     Raises:
-      ValueError: The fields enable cross attention or stochastic depth.
+      ValueError: The fields enable cross attention or stochastic depth, or
+        scale the attention outputs.
     """
+    if self.atten_residual_weight != 1.0:
+      raise ValueError(
+        f'atten_residual_weight must be 1 in {type(self).__name__}, got'
+        f' {self.atten_residual_weight}; use Transformer'
+      )
     if self.use_cross_attention or self.residual_droppath_prob:
       raise ValueError(
         f'{type(self).__name__} has no cross attention and no droppath, got '

@@ -481,6 +481,30 @@ class Glm4(fine_tuning.HuggingFaceLm):
 
 
 @experiment_registry.register
+class Granite(fine_tuning.HuggingFaceLm):
+  """Granite 3.1 2B."""
+
+  CONFIG = {
+    'model_type': 'granite',
+    'vocab_size': 49155,
+    'hidden_size': 2048,
+    'intermediate_size': 8192,
+    'num_hidden_layers': 40,
+    'num_attention_heads': 32,
+    'num_key_value_heads': 8,
+    'rms_norm_eps': 1e-5,
+    'rope_theta': 5000000.0,
+    'attention_multiplier': 0.015625,
+    'embedding_multiplier': 12.0,
+    'residual_multiplier': 0.22,
+    'logits_scaling': 8.0,
+    'tie_word_embeddings': True,
+    'bos_token_id': 0,
+    'eos_token_id': 0,
+  }
+
+
+@experiment_registry.register
 class Gpt2(fine_tuning.HuggingFaceLm):
   """GPT-2 with 124M parameters."""
 

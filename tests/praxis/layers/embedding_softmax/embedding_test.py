@@ -26,6 +26,8 @@ def test_embedding_looks_up_rows(style):
   np.testing.assert_allclose(y, table[np.asarray(_IDS)], atol=1e-6)
   scaled = cfg.clone().set(scale_sqrt_depth=True).Instantiate()
   np.testing.assert_allclose(scaled.apply(variables, _IDS), 2 * y, atol=1e-6)
+  scaled = scaled.clone(embedding_scale=0.75)
+  np.testing.assert_allclose(scaled.apply(variables, _IDS), 1.5 * y, atol=1e-6)
   step = layer.apply(
     variables, _IDS[:, 0], time_step=jnp.asarray(0), method='extend_step'
   )

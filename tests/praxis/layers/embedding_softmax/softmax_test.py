@@ -302,6 +302,26 @@ def test_scale_before_logits():
   )
 
 
+@pytest.mark.parametrize('implementation', ['xla', 'reference'])
+@pytest.mark.parametrize(
+  'cls', [es.FullSoftmax, es.NClassMajorSharedEmbeddingSoftmax]
+)
+def test_input_scale(cls, implementation):
+  cfg = _config(cls, xent_implementation=implementation)
+  x, weights, ids = _data()
+  layer = cfg.Instantiate()
+  variables = _init(layer, x, weights, ids)
+  scaled = cfg.clone().set(input_scale=0.25).Instantiate()
+  np.testing.assert_allclose(
+    _run(scaled, variables, x, weights, ids).per_example_xent,
+    _run(layer, variables, 0.25 * x, weights, ids).per_example_xent,
+    atol=1e-5,
+  )
+  got = _run(scaled, variables, x, method='get_logits')
+  want = _run(layer, variables, 0.25 * x, method='get_logits')
+  np.testing.assert_allclose(got, want, atol=1e-5)
+
+
 def test_bfloat16_inputs_have_float32_losses():
   x, weights, ids = _data(jnp.bfloat16)
   layer = _config(es.FullSoftmax, fprop_dtype=jnp.bfloat16).Instantiate()
@@ -320,7 +340,9 @@ def test_bfloat16_inputs_have_float32_losses():
 @pytest.mark.parametrize('style', ['index', 'matmul'])
 @pytest.mark.parametrize('cls', _TABLES)
 def test_shared_tables_embed(cls, style):
-  layer = _config(cls, lookup_style=style, scale_sqrt_depth=True).Instantiate()
+  layer = _config(
+    cls, lookup_style=style, scale_sqrt_depth=True, embedding_scale=1.5
+  ).Instantiate()
   x, weights, ids = _data()
   variables = _init(layer, x, weights, ids)
   y = _run(layer, variables, ids[..., 0], method='emb_lookup')
@@ -330,7 +352,7 @@ def test_shared_tables_embed(cls, style):
   else:
     table = np.asarray(params['w'])
   np.testing.assert_allclose(
-    y, table[np.asarray(ids)[..., 0]] * _D**0.5, atol=1e-5
+    y, table[np.asarray(ids)[..., 0]] * 1.5 * _D**0.5, atol=1e-5
   )
   step = _run(
     layer,

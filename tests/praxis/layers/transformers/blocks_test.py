@@ -223,6 +223,24 @@ def test_transformer_is_attention_then_feed_forward(policy):
   assert probs.self_atten.shape == (_B, _N, _T, _T)
 
 
+@pytest.mark.parametrize('prob', [0.0, 0.5])
+def test_a_factor_of_the_attention_outputs(prob):
+  x = running.normal(_B, _T, _D)
+  mask, paddings = attentions.causal_mask(x), jnp.zeros((_B, _T))
+  feed_forward = pax_fiddle.Config(
+    transformers.TransformerFeedForward, residual_weight=0.0
+  )
+  config = _transformer(tr_fflayer_tpl=feed_forward)
+  layer, variables = running.build(config, x, paddings, mask)
+  branch = running.run(layer, variables, x, paddings, mask)[0] - x
+  scaled = config.set(
+    name='scaled', atten_residual_weight=0.5, residual_droppath_prob=prob
+  ).Instantiate()
+  got, _ = running.run(scaled, variables, x, paddings, mask, do_eval=True)
+  np.testing.assert_allclose(got, x + 0.5 * branch, atol=1e-5)
+  assert np.abs(branch).max() > 0.01
+
+
 def test_variables_of_a_transformer():
   x = running.normal(_B, _T, _D)
   config = _transformer(use_cross_attention=True)

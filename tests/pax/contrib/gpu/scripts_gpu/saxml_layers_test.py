@@ -100,16 +100,23 @@ def test_parallel_layer_is_a_sum(policy):
   np.testing.assert_allclose(found, x + attended + fed, atol=1e-5)
 
 
-def test_parallel_layer_refuses_cross_attention():
+@pytest.mark.parametrize(
+  'fields, message',
+  [
+    ({'use_cross_attention': True}, 'no cross attention'),
+    ({'atten_residual_weight': 0.5}, 'atten_residual_weight must be 1'),
+  ],
+)
+def test_parallel_layer_refuses_what_it_does_not_compute(fields, message):
   config = pax_fiddle.Config(
     saxml_layers.ParallelTransformerOnlyNormAttentionInputs,
     input_dims=6,
     hidden_dims=10,
     num_heads=2,
-    use_cross_attention=True,
+    **fields,
   )
   x = running.normal(_B, _T, 6)
-  with pytest.raises(ValueError, match='no cross attention'):
+  with pytest.raises(ValueError, match=message):
     running.build(config, x, None, attentions.causal_mask(x))
 
 

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Granite, whose embeddings, attention, layers and logits have factors."""
+
+from __future__ import annotations
+
+from pax.huggingface import config_settings
+from pax.huggingface.config_settings import Json
+from pax.huggingface.rotary_decoder import RotaryDecoder
+
+
+def read(config: Json) -> RotaryDecoder:
+  """Returns the settings of a Granite 3 without experts.
+
+  Raises:
+    ValueError: A setting is not supported.
+  """
+  has_bias = config.get('attention_bias', False)
+  return config_settings.rotary_decoder(
+    config,
+    activation=config.get('hidden_act', 'silu'),
+    has_qkv_bias=has_bias,
+    has_output_bias=has_bias,
+    has_ffn_bias=config.get('mlp_bias', False),
+    query_scale=_factor(config, 'attention_multiplier'),
+    embedding_scale=_factor(config, 'embedding_multiplier'),
+    residual_scale=_factor(config, 'residual_multiplier'),
+    head_scale=1 / _factor(config, 'logits_scaling'),
+  )
+
+
+def _factor(config: Json, name: str) -> float:
+  """Returns a factor, 1 if it is absent.
+
+  Raises:
+    ValueError: It is not positive.
+  """
+  value = config.get(name, 1.0)
+  if type(value) not in (int, float) or value <= 0:
+    raise ValueError(
+      f'{name} in config.json must be a positive number, got {value!r}; use the'
+      ' file that save_pretrained writes'
+    )
+  return float(value)
