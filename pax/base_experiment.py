@@ -115,8 +115,12 @@ class BaseExperiment(abc.ABC):
 
   def decode_programs(self) -> list[Any]:
     """Returns the decode programs, by default one per decode dataset."""
-    make_program = program_class('decode.SingleTaskDecodeProgram')
+    make_program = program_class(self._decode_program())
     return [make_program(config) for config in self.decode_datasets()]
+
+  def _decode_program(self) -> str:
+    """Returns the class that decodes a dataset, below `pax.programs`."""
+    return 'decode.SingleTaskDecodeProgram'
 
   def executor(self) -> base_executor.BaseExecutor | None:
     """Returns the executor of training; None is the default."""

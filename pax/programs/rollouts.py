@@ -198,7 +198,10 @@ class RolloutTrainProgram(train_program.SingleTaskTrainProgram):
 
 
 class RewardDecodeProgram(decode.SingleTaskDecodeProgram):
-  """Decodes the prompts of a RewardedPromptInput, and shows the rewards."""
+  """Decodes an input, and shows the mean rewards of its responses.
+
+  The input is a RewardedPromptInput, or has prompts without rewards.
+  """
 
   @override
   def headline_metrics(

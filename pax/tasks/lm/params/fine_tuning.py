@@ -252,12 +252,6 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
     normalizes = self.GRPO_NORMALIZES_DEVIATION
     return [make_program(normalizes_deviation=normalizes)]
 
-  def decode_programs(self) -> list[Any]:
-    if self.OBJECTIVE != 'rewards' or self.PROMPTS_FILE is not None:
-      return super().decode_programs()
-    make_program = base_experiment.program_class('rollouts.RewardDecodeProgram')
-    return [make_program(x) for x in self.decode_datasets()]
-
   def datasets(self) -> list[Config[base_input.BaseInput]]:
     inputs = super().datasets()
     if self.OBJECTIVE != 'rewards':
@@ -289,6 +283,11 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
         reset_for_eval=True,
       )
     ]
+
+  def _decode_program(self) -> str:
+    if self.OBJECTIVE == 'rewards':
+      return 'rollouts.RewardDecodeProgram'
+    return super()._decode_program()
 
   def _input(
     self, name: str, batch_size: int, **kwargs: Any
