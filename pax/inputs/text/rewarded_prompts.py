@@ -123,7 +123,7 @@ class RewardedPromptInput(conversations.ConversationInput):
     """
     examples = [self._prompts[index][1] for index in prompt_indices]
     terms = {
-      name: _checked(name, function(examples, responses), len(responses))
+      name: _term(name, function, examples, responses)
       for name, function in self._reward_functions.items()
     }
     weights = np.array(list(self.reward_functions.values()), np.float32)
@@ -194,18 +194,25 @@ class RewardedPromptInput(conversations.ConversationInput):
     )
 
 
-def _checked(
-  name: str, values: Sequence[float], num_responses: int
+def _term(
+  name: str, function: RewardFn, examples: Examples, responses: Sequence[str]
 ) -> Float32[np.ndarray, ' N']:
   """Returns the rewards of a function.
 
   Raises:
-    ValueError: They are not a finite number for each response.
+    ValueError: It fails, or does not return a finite number for each response.
   """
-  rewards = np.asarray(values, np.float32)
-  if rewards.shape != (num_responses,) or not np.isfinite(rewards).all():
+  try:
+    values = function(examples, responses)
+  except Exception as e:
     raise ValueError(
-      f'the reward function {name} must return {num_responses} finite numbers,'
+      f'the reward function {name} failed with {type(e).__name__}: {e}; it'
+      ' takes the objects with the prompts, and the responses'
+    ) from e
+  rewards = np.asarray(values, np.float32)
+  if rewards.shape != (len(responses),) or not np.isfinite(rewards).all():
+    raise ValueError(
+      f'the reward function {name} must return {len(responses)} finite numbers,'
       f' one for each response, got {str(values)[:80]}'
     )
   return rewards

@@ -153,6 +153,13 @@ def test_rewards_are_weighted_sums(tmp_path):
   assert list(alone.rewards(np.array([2]), ['2'])) == ['reward']
 
 
+def test_a_reward_function_that_fails_is_named(tmp_path):
+  functions = {f'{_HERE}:is_answer': 1.0}
+  made = _input(tmp_path, [{'prompt': 'a'}], reward_functions=functions)
+  with pytest.raises(ValueError, match="is_answer failed with KeyError: 'answ"):
+    made.rewards(np.array([0]), ['b'])
+
+
 @pytest.mark.parametrize('function', ['not_a_number', 'one_number'])
 def test_a_reward_is_a_finite_number_for_each_response(tmp_path, function):
   functions = {f'{_HERE}:{function}': 1.0}
