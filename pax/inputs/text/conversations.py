@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import abc
-import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,31 +15,13 @@ from jaxtyping import Bool, Int, Int64
 
 from pax.inputs.records import text_files
 from pax.inputs.rows import batch_types, packed_rows, packing
-from pax.inputs.text import text_corpus
+from pax.inputs.text import response_tokens, text_corpus
+from pax.inputs.text.response_tokens import ResponseTokens
 from pax.inputs.tokens import chat_templates, token_corpus
 from praxis import pax_fiddle, value_domains
 
 Fields = Mapping[str, Any]
 Messages = Sequence[chat_templates.Message]
-
-
-@dataclasses.dataclass(frozen=True)
-class ResponseTokens:
-  """Token ids of a prompt with a response."""
-
-  ids: Int[np.ndarray, ' T']
-  # Whether the model writes the token.
-  is_response: Bool[np.ndarray, ' T']
-
-  @property
-  def num_labels(self) -> int:
-    """Number of tokens after the first."""
-    return len(self.ids) - 1
-
-  @property
-  def has_labels(self) -> bool:
-    """Whether the model writes one of them."""
-    return bool(self.is_response[1:].any())
 
 
 class ConversationInput(text_corpus.TextCorpusInput, abc.ABC):
@@ -93,6 +75,31 @@ class ConversationInput(text_corpus.TextCorpusInput, abc.ABC):
         )
         if is_held_out == self.held_out:
           yield place, fields
+
+  def cached(
+    self, tokenize: Callable[[], list[ResponseTokens]]
+  ) -> list[ResponseTokens]:
+    """Returns the examples of `tokenize`, or those of an earlier start.
+
+    Args:
+      tokenize: Returns the examples of this side of the split.
+    """
+    tokenizer, cls = self.fitted_tokenizer, type(self)
+    # What decides the tokens of other classes is unknown.
+    is_known = cls.__module__.startswith(f'{__package__}.')
+    if not is_known or tokenizer.vocabulary is None:
+      return tokenize()
+    identity = {
+      'input': cls.__name__,
+      'files': [
+        [path, (status := os.stat(path)).st_size, status.st_mtime_ns]
+        for path in self.paths
+      ],
+      'special_ids': [tokenizer.bos_id, tokenizer.eos_id],
+      'held_out': self.held_out,
+      **self.data_fingerprint(),
+    }
+    return response_tokens.cached(identity, tokenize)
 
   def check_left_out(self, num_examples: int, num_kept: int) -> None:
     """Warns of examples without a response in their first tokens.

@@ -13,7 +13,7 @@ from jaxtyping import Int64
 
 from pax.inputs.rows import packing
 from pax.inputs.text import conversations
-from pax.inputs.text.conversations import ResponseTokens
+from pax.inputs.text.response_tokens import ResponseTokens
 from pax.inputs.tokens.chat_templates import is_conversation
 from praxis import py_utils
 
@@ -108,7 +108,12 @@ class PreferenceInput(conversations.ConversationInput):
 
   @functools.cached_property
   def _pairs(self) -> list[_Pair]:
-    pairs = [self._pair(*located) for located in self.objects()]
+    responses = self.cached(
+      lambda: [x for located in self.objects() for x in self._pair(*located)]
+    )
+    pairs = [
+      _Pair(*both) for both in zip(responses[::2], responses[1::2], strict=True)
+    ]
     kept = [pair for pair in pairs if all(x.has_labels for x in pair)]
     self.check_left_out(len(pairs), len(kept))
     return kept

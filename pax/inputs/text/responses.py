@@ -10,7 +10,7 @@ from typing import Any
 
 from pax.inputs.rows import packing, row_input
 from pax.inputs.text import conversations
-from pax.inputs.text.conversations import ResponseTokens
+from pax.inputs.text.response_tokens import ResponseTokens
 from pax.inputs.tokens import chat_templates
 
 # Field of an object with the messages of a conversation.
@@ -23,7 +23,7 @@ class ResponseInput(conversations.ConversationInput, row_input.RowInput):
   An object has either `messages`, `[{'role': 'user', 'content': text}, ...]`,
   whose responses are those of role assistant, or a prompt and a completion.
   Examples share rows; those without a response are left out. The text is
-  tokenized and packed in memory on first use.
+  tokenized once for each machine, into the cache, and packed in memory.
   """
 
   # Field of the text of a response.
@@ -41,7 +41,9 @@ class ResponseInput(conversations.ConversationInput, row_input.RowInput):
     Raises:
       ValueError: A line is no example, or none has a response.
     """
-    examples = [self._tokens(*located) for located in self.objects()]
+    examples = self.cached(
+      lambda: [self._tokens(*located) for located in self.objects()]
+    )
     kept = [each for each in examples if each.has_labels]
     self.check_left_out(len(examples), len(kept))
     lengths = [each.num_labels for each in kept]
