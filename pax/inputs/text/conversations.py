@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import abc
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent import futures
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,8 @@ from praxis import pax_fiddle, value_domains
 
 Fields = Mapping[str, Any]
 Messages = Sequence[chat_templates.Message]
+# (place, object) -> examples.
+TokenizeFn = Callable[[str, Fields], Sequence[ResponseTokens]]
 
 
 class ConversationInput(text_corpus.TextCorpusInput, abc.ABC):
@@ -76,19 +80,19 @@ class ConversationInput(text_corpus.TextCorpusInput, abc.ABC):
         if is_held_out == self.held_out:
           yield place, fields
 
-  def cached(
-    self, tokenize: Callable[[], list[ResponseTokens]]
-  ) -> list[ResponseTokens]:
-    """Returns the examples of `tokenize`, or those of an earlier start.
+  def tokenized(self, tokenize: TokenizeFn) -> list[ResponseTokens]:
+    """Returns the examples of all objects of this side of the split.
+
+    They are tokenized in threads, or are those of an earlier start.
 
     Args:
-      tokenize: Returns the examples of this side of the split.
+      tokenize: Returns the examples of an object.
     """
     tokenizer, cls = self.fitted_tokenizer, type(self)
     # What decides the tokens of other classes is unknown.
     is_known = cls.__module__.startswith(f'{__package__}.')
     if not is_known or tokenizer.vocabulary is None:
-      return tokenize()
+      return self._tokenize_all(tokenize)
     identity = {
       'input': cls.__name__,
       'files': [
@@ -99,7 +103,9 @@ class ConversationInput(text_corpus.TextCorpusInput, abc.ABC):
       'held_out': self.held_out,
       **self.data_fingerprint(),
     }
-    return response_tokens.cached(identity, tokenize)
+    return response_tokens.cached(
+      identity, lambda: self._tokenize_all(tokenize)
+    )
 
   def check_left_out(self, num_examples: int, num_kept: int) -> None:
     """Warns of examples without a response in their first tokens.
@@ -161,6 +167,13 @@ class ConversationInput(text_corpus.TextCorpusInput, abc.ABC):
     turns = self.chat_template.turns(messages, num_given)
     tokens = self._tokens_of_turns(turns)
     return self._truncated(tokens.ids, tokens.is_response)
+
+  def _tokenize_all(self, tokenize: TokenizeFn) -> list[ResponseTokens]:
+    # Tokenizers in C++ and Rust release the lock of the interpreter.
+    num_threads = len(os.sched_getaffinity(0))
+    with futures.ThreadPoolExecutor(num_threads) as pool:
+      examples = pool.map(lambda located: tokenize(*located), self.objects())
+      return list(itertools.chain.from_iterable(examples))
 
   @functools.cached_property
   def _special_ids(self) -> Int[np.ndarray, ' N']:

@@ -108,9 +108,7 @@ class PreferenceInput(conversations.ConversationInput):
 
   @functools.cached_property
   def _pairs(self) -> list[_Pair]:
-    responses = self.cached(
-      lambda: [x for located in self.objects() for x in self._pair(*located)]
-    )
+    responses = self.tokenized(self._pair)
     pairs = [
       _Pair(*both) for both in zip(responses[::2], responses[1::2], strict=True)
     ]

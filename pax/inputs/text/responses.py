@@ -41,9 +41,7 @@ class ResponseInput(conversations.ConversationInput, row_input.RowInput):
     Raises:
       ValueError: A line is no example, or none has a response.
     """
-    examples = self.cached(
-      lambda: [self._tokens(*located) for located in self.objects()]
-    )
+    examples = self.tokenized(self._tokens)
     kept = [each for each in examples if each.has_labels]
     self.check_left_out(len(examples), len(kept))
     lengths = [each.num_labels for each in kept]
@@ -75,9 +73,12 @@ class ResponseInput(conversations.ConversationInput, row_input.RowInput):
       f' {str(dict(fields))[:80]}; set PROMPT_FIELD and COMPLETION_FIELD'
     )
 
-  def _tokens(self, place: str, fields: conversations.Fields) -> ResponseTokens:
+  def _tokens(
+    self, place: str, fields: conversations.Fields
+  ) -> tuple[ResponseTokens]:
     if _MESSAGES in fields:
-      return self.tokens_of_messages(place, fields[_MESSAGES])
-    return self.tokens_of_pair(
-      fields[self.prompt_field], fields[self.completion_field]
+      return (self.tokens_of_messages(place, fields[_MESSAGES]),)
+    prompt, completion = (
+      fields[name] for name in (self.prompt_field, self.completion_field)
     )
+    return (self.tokens_of_pair(prompt, completion),)
