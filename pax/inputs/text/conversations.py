@@ -8,12 +8,11 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent import futures
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import logging
-from jaxtyping import Bool, Int, Int64
+from jaxtyping import Int, Int64
 
 from pax.inputs.records import text_files
 from pax.inputs.rows import batch_types, packed_rows, packing
@@ -24,8 +23,23 @@ from praxis import pax_fiddle, value_domains
 
 Fields = Mapping[str, Any]
 Messages = Sequence[chat_templates.Message]
-# (place, object) -> examples.
-TokenizeFn = Callable[[str, Fields], Sequence[ResponseTokens]]
+
+# Number of examples that are tokenized at once, on all cores.
+_NUM_EXAMPLES = 1024
+
+
+class ResponseText(NamedTuple):
+  """The text of a prompt with responses."""
+
+  # Its parts, by who writes them.
+  turns: Sequence[chat_templates.Turn]
+  # Whether it needs the special tokens of a prompt, and eos; a chat template
+  # writes them.
+  is_plain: bool
+
+
+# (place, object) -> its examples.
+ReadFn = Callable[[str, Fields], Sequence[ResponseText]]
 
 
 class ConversationInput(text_corpus.TextCorpusInput, abc.ABC):
@@ -80,19 +94,19 @@ class ConversationInput(text_corpus.TextCorpusInput, abc.ABC):
         if is_held_out == self.held_out:
           yield place, fields
 
-  def tokenized(self, tokenize: TokenizeFn) -> list[ResponseTokens]:
+  def examples(self, read: ReadFn) -> list[ResponseTokens]:
     """Returns the examples of all objects of this side of the split.
 
-    They are tokenized in threads, or are those of an earlier start.
+    They are tokenized on all cores, or are those of an earlier start.
 
     Args:
-      tokenize: Returns the examples of an object.
+      read: Returns the examples of an object.
     """
     tokenizer, cls = self.fitted_tokenizer, type(self)
     # What decides the tokens of other classes is unknown.
     is_known = cls.__module__.startswith(f'{__package__}.')
     if not is_known or tokenizer.vocabulary is None:
-      return self._tokenize_all(tokenize)
+      return list(self._tokenize(read))
     identity = {
       'input': cls.__name__,
       'files': [
@@ -103,9 +117,7 @@ class ConversationInput(text_corpus.TextCorpusInput, abc.ABC):
       'held_out': self.held_out,
       **self.data_fingerprint(),
     }
-    return response_tokens.cached(
-      identity, lambda: self._tokenize_all(tokenize)
-    )
+    return response_tokens.cached(identity, lambda: list(self._tokenize(read)))
 
   def check_left_out(self, num_examples: int, num_kept: int) -> None:
     """Warns of examples without a response in their first tokens.
@@ -129,30 +141,23 @@ class ConversationInput(text_corpus.TextCorpusInput, abc.ABC):
         self.seq_len,
       )
 
-  def tokens_of_pair(self, prompt: str, response: str) -> ResponseTokens:
-    """Returns the tokens of a prompt, a response and eos.
+  def pair(self, prompt: str, response: str) -> ResponseText:
+    """Returns the text of a prompt and a response.
 
     Args:
       prompt: The text before the response.
       response: The text that the model writes.
     """
-    tokens = self._tokens_of_turns(
-      [
-        chat_templates.Turn(prompt, is_response=False),
-        chat_templates.Turn(response, is_response=True),
-      ]
-    )
-    # What precedes a prompt, such as bos.
-    first_ids, last_id = self._special_ids, self.fitted_tokenizer.eos_id
-    return self._truncated(
-      np.concatenate([first_ids, tokens.ids, [last_id]]),
-      np.concatenate([[False] * len(first_ids), tokens.is_response, [True]]),
-    )
+    turns = [
+      chat_templates.Turn(prompt, is_response=False),
+      chat_templates.Turn(response, is_response=True),
+    ]
+    return ResponseText(turns, is_plain=True)
 
-  def tokens_of_messages(
+  def conversation(
     self, place: str, messages: Messages, num_given: int = 0
-  ) -> ResponseTokens:
-    """Returns the tokens of a conversation; the model writes its answers.
+  ) -> ResponseText:
+    """Returns the text of a conversation; the model writes its answers.
 
     Args:
       place: Where the messages are.
@@ -165,40 +170,49 @@ class ConversationInput(text_corpus.TextCorpusInput, abc.ABC):
     if self.chat_template is None:
       raise chat_templates.missing_error(place)
     turns = self.chat_template.turns(messages, num_given)
-    tokens = self._tokens_of_turns(turns)
-    return self._truncated(tokens.ids, tokens.is_response)
-
-  def _tokenize_all(self, tokenize: TokenizeFn) -> list[ResponseTokens]:
-    # Tokenizers in C++ and Rust release the lock of the interpreter.
-    num_threads = len(os.sched_getaffinity(0))
-    with futures.ThreadPoolExecutor(num_threads) as pool:
-      examples = pool.map(lambda located: tokenize(*located), self.objects())
-      return list(itertools.chain.from_iterable(examples))
+    return ResponseText(turns, is_plain=False)
 
   @functools.cached_property
   def _special_ids(self) -> Int[np.ndarray, ' N']:
     return self.fitted_tokenizer.encode_prompt(b'')
 
-  def _tokens_of_turns(
-    self, turns: Sequence[chat_templates.Turn]
+  def _tokenize(self, read: ReadFn) -> Iterator[ResponseTokens]:
+    texts = (text for located in self.objects() for text in read(*located))
+    while chunk := list(itertools.islice(texts, _NUM_EXAMPLES)):
+      # Parts of a text may have other tokens than the text, such as a space
+      # before each: tokens of its beginnings tell where parts end.
+      beginnings = [
+        list(itertools.accumulate(turn.text for turn in text.turns))
+        for text in chunk
+      ]
+      encoded = iter(
+        self.fitted_tokenizer.encode_all(
+          [x.encode() for x in itertools.chain.from_iterable(beginnings)]
+        )
+      )
+      for text in chunk:
+        yield self._tokens(
+          text, list(itertools.islice(encoded, len(text.turns)))
+        )
+
+  def _tokens(
+    self, text: ResponseText, beginnings: Sequence[Int[np.ndarray, ' N']]
   ) -> ResponseTokens:
-    # Parts of a text may have other tokens than the text, such as a space
-    # before each.
-    encode = self.fitted_tokenizer.encode
-    ids = encode(''.join(turn.text for turn in turns).encode())
+    """Returns the tokens of a text; `beginnings` are those up to each turn."""
+    ids = beginnings[-1]
     is_response = np.zeros(len(ids), bool)
-    text, start = '', 0
-    for turn in turns[:-1]:
-      text += turn.text
-      end = max(start, _common_length(encode(text.encode()), ids))
+    start = 0
+    for turn, beginning in zip(text.turns, beginnings, strict=True):
+      end = max(start, _common_length(beginning, ids))
       is_response[start:end] = turn.is_response
       start = end
-    is_response[start:] = turns[-1].is_response
-    return ResponseTokens(ids, is_response)
-
-  def _truncated(
-    self, ids: Int[np.ndarray, ' T'], is_response: Bool[np.ndarray, ' T']
-  ) -> ResponseTokens:
+    if text.is_plain:
+      # What precedes a prompt, such as bos.
+      first_ids, last_id = self._special_ids, self.fitted_tokenizer.eos_id
+      ids = np.concatenate([first_ids, ids, [last_id]])
+      is_response = np.concatenate(
+        [[False] * len(first_ids), is_response, [True]]
+      )
     # The last token is only a label.
     limit = self.seq_len + 1
     return ResponseTokens(ids[:limit], is_response[:limit])

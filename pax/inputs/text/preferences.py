@@ -108,7 +108,7 @@ class PreferenceInput(conversations.ConversationInput):
 
   @functools.cached_property
   def _pairs(self) -> list[_Pair]:
-    responses = self.tokenized(self._pair)
+    responses = self.examples(self._texts)
     pairs = [
       _Pair(*both) for both in zip(responses[::2], responses[1::2], strict=True)
     ]
@@ -116,16 +116,15 @@ class PreferenceInput(conversations.ConversationInput):
     self.check_left_out(len(pairs), len(kept))
     return kept
 
-  def _pair(self, place: str, fields: conversations.Fields) -> _Pair:
+  def _texts(
+    self, place: str, fields: conversations.Fields
+  ) -> tuple[conversations.ResponseText, conversations.ResponseText]:
     prompt, chosen, rejected = self._parts(place, fields)
     if isinstance(prompt, str):
-      return _Pair(
-        self.tokens_of_pair(prompt, chosen),
-        self.tokens_of_pair(prompt, rejected),
-      )
-    return _Pair(
-      self.tokens_of_messages(place, [*prompt, *chosen], len(prompt)),
-      self.tokens_of_messages(place, [*prompt, *rejected], len(prompt)),
+      return self.pair(prompt, chosen), self.pair(prompt, rejected)
+    return (
+      self.conversation(place, [*prompt, *chosen], len(prompt)),
+      self.conversation(place, [*prompt, *rejected], len(prompt)),
     )
 
   def _parts(

@@ -10,7 +10,6 @@ from typing import Any
 
 from pax.inputs.rows import packing, row_input
 from pax.inputs.text import conversations
-from pax.inputs.text.response_tokens import ResponseTokens
 from pax.inputs.tokens import chat_templates
 
 # Field of an object with the messages of a conversation.
@@ -41,7 +40,7 @@ class ResponseInput(conversations.ConversationInput, row_input.RowInput):
     Raises:
       ValueError: A line is no example, or none has a response.
     """
-    examples = self.tokenized(self._tokens)
+    examples = self.examples(self._texts)
     kept = [each for each in examples if each.has_labels]
     self.check_left_out(len(examples), len(kept))
     lengths = [each.num_labels for each in kept]
@@ -73,12 +72,12 @@ class ResponseInput(conversations.ConversationInput, row_input.RowInput):
       f' {str(dict(fields))[:80]}; set PROMPT_FIELD and COMPLETION_FIELD'
     )
 
-  def _tokens(
+  def _texts(
     self, place: str, fields: conversations.Fields
-  ) -> tuple[ResponseTokens]:
+  ) -> tuple[conversations.ResponseText]:
     if _MESSAGES in fields:
-      return (self.tokens_of_messages(place, fields[_MESSAGES]),)
+      return (self.conversation(place, fields[_MESSAGES]),)
     prompt, completion = (
       fields[name] for name in (self.prompt_field, self.completion_field)
     )
-    return (self.tokens_of_pair(prompt, completion),)
+    return (self.pair(prompt, completion),)

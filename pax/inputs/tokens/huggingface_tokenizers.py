@@ -11,7 +11,7 @@ import hashlib
 import importlib.util
 import json
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,13 @@ class HuggingFaceTokenizer(tokenizers.Tokenizer):
     encoding = self._tokenizer.encode(text, add_special_tokens=False)
     return np.array(encoding.ids, np.int32)
 
+  def encode_all(self, documents: Sequence[bytes]) -> list[np.ndarray]:
+    texts = [x.decode('utf-8', errors='replace') for x in documents]
+    encodings = self._tokenizer.encode_batch_fast(
+      texts, add_special_tokens=False
+    )
+    return [np.array(encoding.ids, np.int32) for encoding in encodings]
+
   def encode_prompt(self, text: bytes) -> np.ndarray:
     """Returns the ids with the special tokens of tokenizer.json."""
     encoding = self._tokenizer.encode(text.decode('utf-8', errors='replace'))
@@ -89,7 +96,11 @@ class HuggingFaceTokenizer(tokenizers.Tokenizer):
         ' not installed; pip install tokenizers'
       ) from e
     file = str(pathlib.Path(self.folder, _FILE))
-    return huggingface_tokenizers.Tokenizer.from_file(file)
+    tokenizer = huggingface_tokenizers.Tokenizer.from_file(file)
+    # transformers sets them at each call; the file may have those of the last.
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
 
 
 def by_name(name: str) -> pax_fiddle.Config[tokenizers.Tokenizer]:

@@ -45,6 +45,10 @@ class Tokenizer(base_hyperparams.FiddleBaseParameterizable, abc.ABC):
   def encode(self, document: bytes) -> np.ndarray:
     """Returns the ids of a document, without bos and eos."""
 
+  def encode_all(self, documents: Sequence[bytes]) -> list[np.ndarray]:
+    """Returns the ids of each document; override it to use several cores."""
+    return [self.encode(document) for document in documents]
+
   def encode_prompt(self, text: bytes) -> np.ndarray:
     """Returns the ids of a text to continue, by default after bos."""
     return np.concatenate([[self.bos_id], self.encode(text)]).astype(np.int32)
