@@ -13,6 +13,7 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from pax.inputs.text import responses
 from pax.inputs.tokens import chat_templates, huggingface_tokenizers
+from tests.compare import chat_models
 
 # With tools, dates, loop controls, white space to trim, and marked answers.
 TEMPLATE = """
@@ -126,3 +127,21 @@ def test_tokens_and_what_is_learned(folder, tmp_path):
     )
     assert np.sum(batch.weights) == sum(wanted['assistant_masks']) > 2
     assert np.sum(1 - batch.paddings) == count
+
+
+def test_a_batch_has_the_tokens_of_its_texts(tmp_path):
+  chat_models.write_model(tmp_path)
+  reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
+  backend = tokenizers.Tokenizer.from_file(f'{tmp_path}/tokenizer.json')
+  # A call of transformers with padding may leave them in the file.
+  backend.enable_truncation(3)
+  backend.enable_padding(length=16)
+  backend.save(f'{tmp_path}/tokenizer.json')
+  texts = [' '.join(chat_models.WORDS[: n + 1]) for n in range(6)]
+  tokenizer = huggingface_tokenizers.HuggingFaceTokenizer.config(
+    folder=str(tmp_path)
+  ).Instantiate()
+  documents = [text.encode() for text in texts]
+  expected = reference(texts, add_special_tokens=False)['input_ids']
+  assert [x.tolist() for x in tokenizer.encode_all(documents)] == expected
+  assert [tokenizer.encode(x).tolist() for x in documents] == expected
