@@ -105,7 +105,7 @@ class ConversationInput(text_corpus.TextCorpusInput, abc.ABC):
     tokenizer, cls = self.fitted_tokenizer, type(self)
     # What decides the tokens of other classes is unknown.
     is_known = cls.__module__.startswith(f'{__package__}.')
-    if not is_known or tokenizer.vocabulary is None:
+    if not is_known or (vocabulary := tokenizer.vocabulary) is None:
       return list(self._tokenize(read))
     identity = {
       'input': cls.__name__,
@@ -113,9 +113,10 @@ class ConversationInput(text_corpus.TextCorpusInput, abc.ABC):
         [path, (status := os.stat(path)).st_size, status.st_mtime_ns]
         for path in self.paths
       ],
+      'tokenizer': vocabulary.digest,
       'special_ids': [tokenizer.bos_id, tokenizer.eos_id],
-      'held_out': self.held_out,
-      **self.data_fingerprint(),
+      'side': [self.held_out_percent, self.held_out],
+      'settings': dict(self.row_settings),
     }
     return response_tokens.cached(identity, lambda: list(self._tokenize(read)))
 

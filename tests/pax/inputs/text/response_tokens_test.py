@@ -78,6 +78,14 @@ def test_other_files_and_settings_are_tokenized(cls, tmp_path, encoded):
   _batch(cls, tmp_path, seq_len=7)
   assert encoded
   encoded.clear()
+  encoded.clear()
+  # A change that samples of the content may miss.
+  os.utime(tmp_path / 'lines.jsonl', (2, 2))
+  _batch(cls, tmp_path)
+  assert encoded
+  encoded.clear()
+  _batch(cls, tmp_path, input_random_seed=3)
+  assert not encoded
   # As long as before, at another time.
   _write(tmp_path, [{**_LINES[0], 'prompt': 'zz'}, _LINES[1]])
   os.utime(tmp_path / 'lines.jsonl', (1, 1))

@@ -236,3 +236,35 @@ def test_a_batch_of_sources_and_targets_is_evaluated():
     layer, variables, NestedMap(src=part, tgt=part), method=_loss
   )
   np.testing.assert_allclose(loss, (predictions.avg_xent, 5), rtol=1e-6)
+
+
+def test_the_reference_has_no_dropout():
+  cfg = _language_model()
+  for lm in (cfg.mdl, cfg.ref_mdl):
+    lm.stacked_transformer_tpl.dropout_prob = 0.5
+  model = cfg.Instantiate()
+  variables = random_variables(model, _batch())
+
+  def predictions(seed):
+    hparams = base_layer.JaxContext.HParams(do_eval=False)
+    with base_layer.JaxContext.new_context(hparams=hparams):
+      out, _ = model.apply(
+        variables,
+        _batch(),
+        method='compute_predictions',
+        mutable=True,
+        rngs={'random': jax.random.key(seed)},
+      )
+    return out
+
+  first, second = predictions(0), predictions(1)
+  for name in ('y_w', 'y_l'):
+    policy, reference = (
+      [
+        np.asarray(x[f'{name}_{kind}'].per_example_xent)
+        for x in (first, second)
+      ]
+      for kind in ('pi', 'ref')
+    )
+    assert np.abs(policy[0] - policy[1]).max() > 0.01
+    np.testing.assert_array_equal(*reference)
