@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from praxis import base_layer
 from praxis.alias_names import module_getattr
@@ -25,6 +25,9 @@ ProcessDecodeOut = tuple[
 
 class BaseModel(base_layer.BaseLayer):
   """A network and its losses; the learner selects the loss to minimize."""
+
+  # Fields of a batch that bfloat16 computation leaves in float32.
+  FLOAT32_INPUTS: ClassVar[frozenset[str]] = frozenset()
 
   def compute_predictions(self, input_batch: NestedMap) -> Any:
     """Returns the predictions that `compute_loss` takes.

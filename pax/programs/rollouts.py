@@ -5,22 +5,24 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple, cast
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Bool, Float32, Int32
+from jaxtyping import Float32
 from typing_extensions import override
 
-from pax import steps
+from pax import steps, tasks_lib
 from pax.inputs import prefetch
 from pax.programs import (
   decode,
   metric_accumulator,
+  preemption,
   program,
+  rollout_batches,
+  rollout_sampling,
   train_program,
 )
 from pax.steps import Batch, StepOutput
@@ -35,62 +37,98 @@ TrainState = program.TrainState
 
 # Name of the rewards of an input, and prefix of their terms.
 _REWARD = 'reward'
-# Folded into the key of a step, so that samples and dropout are independent.
-_SAMPLING = 1
-# Added to the standard deviation of the rewards of a prompt.
-_EPSILON = 1e-4
+# Settings of `task.train`, in steps, at which a job may be saved.
+_INTERVALS = (
+  'num_train_steps',
+  'save_interval_steps',
+  'eval_interval_steps',
+  'decode_interval_steps',
+)
 
 
-class Samples(NamedTuple):
-  """Prompts with their responses, a row of tokens each."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Rollout:
+  """What a policy has sampled."""
 
-  ids: Int32[np.ndarray, 'B T']
-  # Number of tokens of each prompt, and with its response.
-  prompt_lengths: Int32[np.ndarray, ' B']
-  lengths: Int32[np.ndarray, ' B']
-  # The prompt of each row in the input.
-  prompt_index: Int32[np.ndarray, ' B']
-
-  @property
-  def is_token(self) -> Bool[np.ndarray, 'B T']:
-    """Whether a position has a token."""
-    return np.arange(self.ids.shape[1]) < self.lengths[:, np.newaxis]
-
-  @property
-  def response_lengths(self) -> Int32[np.ndarray, ' B']:
-    """Number of tokens of each response."""
-    return self.lengths - self.prompt_lengths
-
-  def responses(self) -> Int32[np.ndarray, 'B T']:
-    """Returns the responses, from the first column on."""
-    columns = np.arange(self.ids.shape[1]) + self.prompt_lengths[:, np.newaxis]
-    last = self.ids.shape[1] - 1
-    return np.take_along_axis(self.ids, np.minimum(columns, last), axis=1)
+  # The batches of this process, each of one update and epoch.
+  batches: Sequence[NestedMap] = ()
+  # (mean over the samples of all processes, their number) by name.
+  metrics: Mapping[str, tuple[np.floating, np.floating]] = dataclasses.field(
+    default_factory=dict
+  )
 
 
 class RolloutTrainProgram(train_program.SingleTaskTrainProgram):
   """Samples responses to the prompts of a batch, and learns from the rewards.
 
-  The input is a RewardedPromptInput, the model a LanguageModelGRPO. A step
-  samples at temperature 1 from the policy, in all of its vocabulary, rewards
-  the responses on the host, each process those of its rows, and makes one
-  update with their advantages: how much the reward is above the mean of the
-  samples of the same prompt, in their standard deviations.
+  The input is a RewardedPromptInput, the model a LanguageModelGRPO. A rollout
+  samples at temperature 1 from the policy, in all of its vocabulary, and
+  rewards the responses on the host, each process those of its rows. Their
+  advantages are how much the rewards are above the mean of the samples of the
+  same prompt, in their standard deviations. Each batch of a rollout is an
+  update, `rollout_epochs` times; the next rollout is that of the new policy.
 
   References:
     https://arxiv.org/abs/2402.03300
   """
 
-  def __init__(self, *, normalizes_deviation: bool = True):
+  def __init__(
+    self,
+    *,
+    normalizes_deviation: bool = True,
+    gathered_axes: Collection[str] = (),
+  ):
     """Makes the program.
 
     Args:
       normalizes_deviation: Whether advantages are divided by the standard
         deviation of the rewards of the prompt; not in Dr. GRPO
         (arXiv:2503.20783).
+      gathered_axes: Mesh axes over which weights are gathered before they
+        sample. Otherwise those that these axes shard are gathered for each
+        token.
     """
     super().__init__()
     self._normalizes_deviation = normalizes_deviation
+    self._gathered_axes = frozenset(gathered_axes)
+    self._rollout = _Rollout()
+
+  @property
+  @override
+  def reads_host_batches(self) -> bool:
+    """Returns True: the batches of a rollout are sampled as one."""
+    return True
+
+  @override
+  def setup(
+    self,
+    task: tasks_lib.SingleTask,
+    train_input: train_program.TrainInput,
+    *args: Any,
+    **kwargs: Any,
+  ) -> None:
+    """Sets the program up; see `BaseTrainProgram.setup`.
+
+    Raises:
+      ValueError: The last step, a checkpoint or an evaluation is within a
+        rollout.
+    """
+    super().setup(task, train_input, *args, **kwargs)
+    num_updates = self._input.updates_per_rollout
+    for name in _INTERVALS:
+      value = getattr(task.train, name)
+      if value and value % num_updates:
+        raise ValueError(
+          f'task.train.{name} must be a multiple of {num_updates}, the number'
+          f' of updates of a rollout, got {value}; change it, ROLLOUT_BATCHES'
+          ' or ROLLOUT_EPOCHS'
+        )
+
+  @override
+  def is_resumable(self, step: int) -> bool:
+    """Returns whether `step` begins with a rollout: samples are not saved."""
+    is_first = step == self._initial_step
+    return is_first or step % self._input.updates_per_rollout == 0
 
   @override
   def train_step(
@@ -101,26 +139,13 @@ class RolloutTrainProgram(train_program.SingleTaskTrainProgram):
     inputs: Batch,
     static_args: program.BaseStepFnStaticArgs,
   ) -> tuple[int, TrainState, StepOutput]:
-    """Samples, rewards the samples, and runs the compiled train step."""
-    samples = self._sample(state, inputs, prng_key)
-    rewards = self._input.rewards(
-      samples.prompt_index,
-      self._input.ids_to_strings(samples.responses(), samples.response_lengths),
-    )
-    values = advantages(
-      rewards[_REWARD],
-      self._input.num_samples,
-      normalizes_deviation=self._normalizes_deviation,
-    )
-    batch = self._partitioner.put_batch(train_batch(samples, values))
-    metrics = self._metrics(samples, rewards)
+    """Runs the compiled train step; adds the metrics of its rollout."""
     new_step, state, output = super().train_step(
-      step, state, prng_key, batch, static_args
+      step, state, prng_key, inputs, static_args
     )
     # They are on the host already, unlike the scalars of the step.
-    output = dataclasses.replace(
-      output, weighted_arrays={**output.weighted_arrays, **metrics}
-    )
+    arrays = {**output.weighted_arrays, **self._rollout.metrics}
+    output = dataclasses.replace(output, weighted_arrays=arrays)
     return new_step, state, output
 
   @override
@@ -142,21 +167,88 @@ class RolloutTrainProgram(train_program.SingleTaskTrainProgram):
     source = prefetch.source_of(self._train_input)
     return cast('rewarded_prompts.RewardedPromptInput', source)
 
+  @override
+  def _next_batch(self, state: TrainState, step: int) -> Batch:
+    """Returns a batch of the rollout, made by `state` if the last is used up.
+
+    A job that stopped within a rollout makes the rest of its updates with
+    samples of the policy at which it stopped.
+    """
+    position = step % self._input.updates_per_rollout
+    if position == 0 or not self._rollout.batches:
+      self._rollout = self._roll_out(state.to_eval_state())
+    batches = self._rollout.batches
+    return self._partitioner.put_batch(batches[position % len(batches)])
+
+  def _roll_out(self, state: TrainState) -> _Rollout:
+    inp = self._input
+    samples = self._sample(state, self._next_prompts())
+    rewards = inp.rewards(
+      samples.prompt_index,
+      inp.ids_to_strings(samples.responses(), samples.response_lengths),
+    )
+    values = rollout_batches.advantages(
+      rewards[_REWARD],
+      inp.num_samples,
+      normalizes_deviation=self._normalizes_deviation,
+    )
+    batches = rollout_batches.split(
+      rollout_batches.train_batch(samples, values), inp.rollout_batches
+    )
+    if inp.updates_per_rollout > 1:
+      for batch in batches:
+        batch.old_log_probs = self._log_probs(state, batch)
+    return _Rollout(batches=batches, metrics=self._metrics(samples, rewards))
+
+  def _next_prompts(self) -> NestedMap:
+    """Returns the prompts of a rollout of this process, each with its number.
+
+    Samples depend on the number, not on the process or device.
+    """
+    inp = self._input
+    num_rows = inp.get_batch_size(inp)
+    state = self._train_input.get_state()
+    batches = []
+    try:
+      for index in range(inp.rollout_batches):
+        batch = self._train_input.get_next_padded()
+        first = index * inp.num_infeed_hosts + inp.infeed_host_index
+        batch.row = np.arange(num_rows, dtype=np.int32) + first * num_rows
+        batches.append(batch)
+    except preemption.PreemptedError:
+      # The job continues with all batches of the rollout.
+      self._train_input.set_state(state)
+      raise
+    return jax.tree.map(lambda *rows: np.concatenate(rows), *batches)
+
   def _sample(
-    self, state: TrainState, prompts: Batch, key: jax.Array
-  ) -> Samples:
+    self, state: TrainState, prompts: NestedMap
+  ) -> rollout_batches.Samples:
     """Returns a response to each prompt of this process."""
-    prompts = program.on_mesh(self._partitioner, prompts)
-    sample = self._partitioner.step_for(self._sample_step, prompts)
-    output = sample(state.to_eval_state(), prompts, key)
+    batch = self._partitioner.put_batch(prompts)
+    sample = self._partitioner.step_for(self._sample_step, batch)
+    output = sample(state, batch, self._train_prng_seed)
+    return rollout_batches.Samples(**self._own_rows(output, len(prompts.ids)))
+
+  def _log_probs(
+    self, state: TrainState, batch: NestedMap
+  ) -> Float32[np.ndarray, 'B T']:
+    """Returns those of the labels of a batch of this process."""
+    # A model without advantages applies no reference.
+    rows = NestedMap({k: x for k, x in batch.items() if k != 'advantages'})
+    rows = self._partitioner.put_batch(rows)
+    step = self._partitioner.step_for(steps.token_log_probs_step, rows)
+    output = step(state, rows, self._train_prng_seed)
+    return self._own_rows(output, len(batch.ids)).token_log_probs
+
+  def _own_rows(self, output: StepOutput, num_rows: int) -> NestedMap:
+    """Returns the rows of this process of the outputs per example."""
     rows = metric_accumulator.gather_to_host(output.per_example_out)
-    num_rows = self._input.get_batch_size(self._input)
     first = self._input.infeed_host_index * num_rows
-    own = rows.Transform(lambda x: x[first : first + num_rows])
-    return Samples(**own)
+    return rows.Transform(lambda x: x[first : first + num_rows])
 
   @functools.cached_property
-  def _sample_step(self) -> functools.partial[steps.StepFnOutput]:
+  def _sample_step(self) -> rollout_sampling.SampleStep:
     inp = self._input
     decoder = decoding.SampleDecoderHParams(
       fprop_for_prefix=True,
@@ -165,8 +257,10 @@ class RolloutTrainProgram(train_program.SingleTaskTrainProgram):
       temperature=1.0,
       k=0,
     )
-    return functools.partial(
-      _sample_step, decoder_tpl=decoder, max_prompt_len=inp.max_prompt_len
+    return rollout_sampling.SampleStep(
+      decoder_tpl=decoder,
+      max_prompt_len=inp.max_prompt_len,
+      gathered_axes=self._gathered_axes,
     )
 
   @property
@@ -175,7 +269,9 @@ class RolloutTrainProgram(train_program.SingleTaskTrainProgram):
     return [eos_ids] if isinstance(eos_ids, int) else list(eos_ids)
 
   def _metrics(
-    self, samples: Samples, rewards: Mapping[str, Float32[np.ndarray, ' B']]
+    self,
+    samples: rollout_batches.Samples,
+    rewards: Mapping[str, Float32[np.ndarray, ' B']],
   ) -> dict[str, tuple[np.floating, np.floating]]:
     """Returns (mean over the samples of all processes, their number)."""
     last_ids = samples.ids[np.arange(len(samples.ids)), samples.lengths - 1]
@@ -210,92 +306,3 @@ class RewardDecodeProgram(decode.SingleTaskDecodeProgram):
     """Returns the mean reward of the responses."""
     metrics = output.processed_decode_metrics or {}
     return {k: x for k, x in metrics.items() if k.startswith(_REWARD)}
-
-
-def _sample_step(
-  settings: steps.StepSettings,
-  state: TrainState,
-  batch: Batch,
-  key: jax.Array,
-  *,
-  decoder_tpl: decoding.SampleDecoderHParams,
-  max_prompt_len: int,
-) -> steps.StepFnOutput:
-  """Returns `Samples` of the rows of a training batch, which have prompts.
-
-  Args:
-    settings: The task whose model samples, and where it runs.
-    state: The eval state.
-    batch: The global batch; over replicas the batch of one.
-    key: PRNG key of the job; `state.step` is folded in.
-    decoder_tpl: Settings of sampling.
-    max_prompt_len: Number of columns that a prompt may have.
-  """
-  prompts = NestedMap(
-    ids=batch.ids[:, :max_prompt_len],
-    paddings=batch.paddings[:, :max_prompt_len],
-  )
-  key = jax.random.fold_in(key, _SAMPLING)
-  output = steps.decode_step(settings, state, prompts, key, decoder_tpl)
-  out = output.per_example_out
-  rows = NestedMap(
-    ids=out.output_ids[:, 0],
-    prompt_lengths=jnp.reshape(out.prefix_lengths, (-1,)),
-    lengths=out.decode_lengths[:, 0],
-    prompt_index=batch.prompt_index,
-  )
-  return steps.StepFnOutput(
-    loss=None,
-    weighted_scalars=NestedMap(),
-    per_example_out=rows,
-    summary_tensors={},
-  )
-
-
-def advantages(
-  rewards: Float32[np.ndarray, ' B'],
-  num_samples: int,
-  *,
-  normalizes_deviation: bool = True,
-) -> Float32[np.ndarray, ' B']:
-  """Returns how much each reward is above the mean of its prompt.
-
-  Args:
-    rewards: The rewards; those of a prompt are adjacent.
-    num_samples: Number of samples of a prompt.
-    normalizes_deviation: Whether to divide by their standard deviation.
-  """
-  groups = rewards.reshape(-1, num_samples)
-  centered = groups - groups.mean(axis=1, keepdims=True)
-  if normalizes_deviation:
-    centered /= groups.std(axis=1, ddof=1, keepdims=True) + _EPSILON
-  return centered.reshape(-1)
-
-
-def train_batch(
-  samples: Samples, values: Float32[np.ndarray, ' B']
-) -> NestedMap:
-  """Returns the batch with the responses as labels.
-
-  Args:
-    samples: The samples.
-    values: Their advantages.
-  """
-  # Most jobs do not need it.
-  from pax.inputs.rows import packing
-
-  num_rows, seq_len = samples.ids.shape
-  batch = packing.empty_batch(num_rows, seq_len)
-  is_token = samples.is_token
-  batch.ids = np.where(is_token, samples.ids, 0)
-  batch.labels[:, :-1] = batch.ids[:, 1:]
-  batch.paddings = 1.0 - is_token.astype(np.float32)
-  batch.segment_ids = is_token.astype(np.int32)
-  positions = np.arange(seq_len, dtype=np.int32)
-  batch.segment_pos = positions * batch.segment_ids
-  is_response = positions + 1 >= samples.prompt_lengths[:, np.newaxis]
-  batch.weights[:, :-1] = is_response[:, :-1] & is_token[:, 1:]
-  batch.prompt_index = samples.prompt_index
-  batch.advantages = values
-  batch.eval_sample_weights = np.ones(num_rows, np.float32)
-  return batch

@@ -96,18 +96,20 @@ class _TrainLoop:
     while True:
       if self._reporter.divergence.has_diverged:
         return Outcome.DIVERGED
-      self._save(force=job.preemption.save_requested())
-      if not train_program.should_run(self.state, self.step):
-        return Outcome.DONE
-      if job.preemption.stop_requested():
-        return Outcome.PREEMPTED
-      with (
-        job.goodput.record(goodput.INPUT_WAIT),
-        jax.profiler.TraceAnnotation(profile_summary.INPUT_WAIT),
-      ):
-        batch = self._batches.peek()
-      if batch is None:
-        return Outcome.OUT_OF_DATA
+      if train_program.is_resumable(self.step):
+        self._save(force=job.preemption.save_requested())
+        if not train_program.should_run(self.state, self.step):
+          return Outcome.DONE
+        if job.preemption.stop_requested():
+          return Outcome.PREEMPTED
+        with (
+          job.goodput.record(goodput.INPUT_WAIT),
+          jax.profiler.TraceAnnotation(profile_summary.INPUT_WAIT),
+        ):
+          next_batch = self._batches.peek()
+        if next_batch is None:
+          return Outcome.OUT_OF_DATA
+        batch = next_batch
       with job.goodput.record(goodput.STEP):
         with jax.profiler.StepTraceAnnotation(
           profile_summary.STEP, step_num=self.step

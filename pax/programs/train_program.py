@@ -153,7 +153,7 @@ class BaseTrainProgram(program.Program):
 
   def run(self, state: TrainState, step: int) -> TrainProgramOutput:
     """Trains on the next batch; does not wait for the devices."""
-    inputs = self._place(self._train_input.get_next_padded())
+    inputs = self._next_batch(state, step)
     new_step, state, output = self.train_step(
       step, state, self._train_prng_seed, inputs, self._static_args
     )
@@ -274,6 +274,20 @@ class BaseTrainProgram(program.Program):
     `Partitioner.preprocess_inputs` receives them.
     """
     return self._partitioner.input_partition_specs(inputs)
+
+  def is_resumable(self, step: int) -> bool:
+    """Returns whether a job may be saved before `step`, and continue from it.
+
+    Other steps use more than the state and read no batch: the loop makes them
+    before it saves or stops.
+    """
+    del step
+    return True
+
+  def _next_batch(self, state: TrainState, step: int) -> Batch:
+    """Returns the global batch of `step`; a hook."""
+    del state, step
+    return self._place(self._train_input.get_next_padded())
 
   def _place(self, batch: Batch) -> Batch:
     """Returns the global batch of a batch of the input."""

@@ -74,21 +74,7 @@ def score_step(
     Outputs per example: `log_probs`, the sum over the labels that count, in
     nats, and `is_greedy`, whether each is the most probable one.
   """
-  key = jax.random.fold_in(key, state.step)
-  mdl_vars, batch = forward_lib.cast_to_fprop_dtype(
-    settings.activation_dtype,
-    state.mdl_vars,
-    batch,
-    settings.var_weight_hparams,
-  )
-  with forward_lib.context(settings.task, do_eval=True):
-    predictions, _ = settings.task.model.apply(
-      mdl_vars,
-      batch,
-      method='compute_predictions',
-      mutable=list(settings.task.evaluate.apply_mutable_list),
-      rngs=forward_lib.make_rngs(key, settings.axis_name),
-    )
+  predictions = _predictions(settings, state, batch, key)
   is_best = predictions.per_example_argmax == batch.labels
   return StepFnOutput(
     loss=None,
@@ -97,6 +83,29 @@ def score_step(
       log_probs=-predictions.per_sequence_xent,
       is_greedy=jnp.all(is_best | (batch.weights == 0), axis=-1),
     ),
+    summary_tensors={},
+  )
+
+
+def token_log_probs_step(
+  settings: StepSettings, state: TrainState, batch: Batch, key: jax.Array
+) -> StepFnOutput:
+  """Returns the log-probability of each label of a batch, without a loss.
+
+  Args:
+    settings: The task whose model predicts, and where it runs.
+    state: The train state; optimizer states may be absent.
+    batch: The global batch; over replicas the batch of one.
+    key: PRNG key of the job; `state.step` is folded in.
+
+  Returns:
+    Outputs per example: `token_log_probs`, [B, T], in nats.
+  """
+  predictions = _predictions(settings, state, batch, key)
+  return StepFnOutput(
+    loss=None,
+    weighted_scalars=NestedMap(),
+    per_example_out=NestedMap(token_log_probs=-predictions.per_example_xent),
     summary_tensors={},
   )
 
@@ -124,12 +133,7 @@ def decode_step(
   if decoder_tpl is not None:
     model = model.clone(decoder_tpl=decoder_tpl)
   key = jax.random.fold_in(key, state.step)
-  mdl_vars, batch = forward_lib.cast_to_fprop_dtype(
-    settings.activation_dtype,
-    state.mdl_vars,
-    batch,
-    settings.var_weight_hparams,
-  )
+  mdl_vars, batch = forward_lib.cast_inputs(settings, state.mdl_vars, batch)
   with forward_lib.context(task, do_eval=True):
     (metrics, per_example_out, more_metrics), updated_vars = apply_decoder(
       model,
@@ -198,6 +202,23 @@ def infer_step(
     return settings.task.inference_runner.infer(
       state, key, settings.var_weight_hparams, batch
     )
+
+
+def _predictions(
+  settings: StepSettings, state: TrainState, batch: Batch, key: jax.Array
+) -> NestedMap:
+  """Returns the predictions for a batch in evaluation."""
+  key = jax.random.fold_in(key, state.step)
+  mdl_vars, batch = forward_lib.cast_inputs(settings, state.mdl_vars, batch)
+  with forward_lib.context(settings.task, do_eval=True):
+    predictions, _ = settings.task.model.apply(
+      mdl_vars,
+      batch,
+      method='compute_predictions',
+      mutable=list(settings.task.evaluate.apply_mutable_list),
+      rngs=forward_lib.make_rngs(key, settings.axis_name),
+    )
+  return predictions
 
 
 def _split_provenance(batch: Batch) -> tuple[NestedMap, Batch]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -64,9 +64,7 @@ def forward(
     rngs: PRNG keys of `make_rngs`.
     mutable: Variable collections that the model may update.
   """
-  mdl_vars, batch = cast_to_fprop_dtype(
-    settings.activation_dtype, mdl_vars, batch, settings.var_weight_hparams
-  )
+  mdl_vars, batch = cast_inputs(settings, mdl_vars, batch)
   task, apply_fn = settings.task, settings.hooks.apply_fn or apply_model
   (metrics, per_example_out), updated_vars = apply_fn(
     model=task.model,
@@ -107,11 +105,32 @@ def apply_model(
   return model.apply(variables, inputs, mutable=mutable, rngs=rngs)
 
 
+def cast_inputs(
+  settings: StepSettings, mdl_vars: Variables[JTensor], batch: Batch
+) -> tuple[Variables[JTensor], Batch]:
+  """Returns variables and batch in the dtypes of the forward pass of a task.
+
+  Args:
+    settings: The task, and how it runs.
+    mdl_vars: Variables by collection.
+    batch: The batch.
+  """
+  return cast_to_fprop_dtype(
+    settings.activation_dtype,
+    mdl_vars,
+    batch,
+    settings.var_weight_hparams,
+    float32_inputs=settings.task.model.FLOAT32_INPUTS,
+  )
+
+
 def cast_to_fprop_dtype(
   fprop_dtype: jnp.dtype,
   mdl_vars: Variables[JTensor],
   batch: Batch,
   var_weight_hparams: Variables[base_layer.WeightHParams],
+  *,
+  float32_inputs: Collection[str] = (),
 ) -> tuple[Variables[JTensor], Batch]:
   """Returns variables and batch cast to the dtype of the forward pass.
 
@@ -125,6 +144,7 @@ def cast_to_fprop_dtype(
     mdl_vars: Variables by collection.
     batch: The batch.
     var_weight_hparams: WeightHParams of each variable.
+    float32_inputs: Fields of the batch that are not cast.
   """
   if fprop_dtype != jnp.bfloat16:
     return mdl_vars, batch
@@ -133,7 +153,10 @@ def cast_to_fprop_dtype(
     var_weight_hparams[base_layer.PARAMS],
     mdl_vars[base_layer.PARAMS],
   )
+  uncast = {name: batch[name] for name in float32_inputs if name in batch}
   batch = jax.tree.map(_to_bfloat16, batch)
+  if uncast:
+    batch = NestedMap({**batch, **uncast})
   return {**mdl_vars, base_layer.PARAMS: params}, batch
 
 

@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from pax import main
-from pax.programs import rollouts
+from pax.programs import rollout_batches
 from tests.compare import chat_models
 from tests.integration import binary
 
@@ -19,6 +19,7 @@ from tests.integration import binary
 pytestmark = pytest.mark.filterwarnings('ignore')
 
 BETA = 0.2
+CLIP_LOW, CLIP_HIGH = 0.01, 0.02
 NUM_SAMPLES = 4
 
 
@@ -28,58 +29,84 @@ def letters(examples, responses):
   return [(1 + (x['n'] > 0)) * sum(c.isalpha() for c in r) for x, r in pairs]
 
 
-def policy_loss(model, ref_model, batch, loss_mean):
-  """Returns the loss of the paper of a batch of samples."""
+def policy_loss(
+  policy, reference, batch, *, loss_mean, old=None, level='token'
+):
+  """Returns the loss of the papers of a batch of samples.
+
+  Args:
+    policy: The model that learns.
+    reference: The model at the start.
+    batch: The samples.
+    loss_mean: `GRPO_LOSS_MEAN`.
+    old: The model that has sampled; None is the policy.
+    level: `GRPO_RATIO_LEVEL`.
+  """
   arrays = {k: torch.tensor(np.asarray(v)) for k, v in batch.items()}
-  log_probs = []
-  for network in (model, ref_model):
+  weights = arrays['weights']
+
+  def log_probs(network):
     mask = 1 - arrays['paddings'].long()
     logits = network(arrays['ids'].long(), attention_mask=mask).logits
     table = torch.log_softmax(logits, dim=-1)
     labels = arrays['labels'].long().unsqueeze(-1)
-    log_probs.append(table.gather(-1, labels).squeeze(-1))
-  policy, reference = log_probs[0], log_probs[1].detach()
-  ratio = torch.exp(policy - policy.detach())
-  clipped = torch.clamp(ratio, 0.8, 1.2)
+    return table.gather(-1, labels).squeeze(-1) * weights
+
+  new, ref = log_probs(policy), log_probs(reference).detach()
+  log_ratio = new - (new if old is None else log_probs(old)).detach()
+  if level == 'sequence':
+    log_ratio = (log_ratio.sum(1) / weights.sum(1)).unsqueeze(-1)
+  ratio = torch.exp(log_ratio).expand(new.shape)
+  clipped = torch.clamp(ratio, 1 - CLIP_LOW, 1 + CLIP_HIGH)
   values = arrays['advantages'].unsqueeze(-1)
   gain = torch.minimum(ratio * values, clipped * values)
-  kl = torch.exp(reference - policy) - (reference - policy) - 1
+  kl = torch.exp(ref - new) - (ref - new) - 1
   losses = -(gain - BETA * kl)
-  weights = arrays['weights']
   if loss_mean == 'tokens':
     return (losses * weights).sum() / weights.sum()
   return ((losses * weights).sum(1) / weights.sum(1)).mean()
 
 
-@pytest.mark.parametrize('loss_mean', ['tokens', 'samples'])
-def test_the_second_step_is_that_of_torch(tmp_path, monkeypatch, loss_mean):
+@pytest.fixture(name='folder')
+def _folder(tmp_path, monkeypatch):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
-  folder, job, updated = (tmp_path / x for x in ('model', 'job', 'updated'))
-  chat_models.write_model(folder)
+  chat_models.write_model(tmp_path / 'model')
   lines = [
     {'prompt': [{'role': 'user', 'content': f'x = {i}'}], 'n': i}
     for i in range(3)
   ]
   (tmp_path / 'prompts.jsonl').write_text('\n'.join(map(json.dumps, lines)))
+  return tmp_path / 'model'
+
+
+@pytest.fixture(name='batches')
+def _batches(monkeypatch):
+  """The batches of updates so far."""
   batches = []
-  make_batch = rollouts.train_batch
+  make_batch = rollout_batches.train_batch
 
   def recorded(*args):
     batches.append(make_batch(*args))
     return batches[-1]
 
-  monkeypatch.setattr(rollouts, 'train_batch', recorded)
+  monkeypatch.setattr(rollout_batches, 'train_batch', recorded)
+  return batches
+
+
+def train(folder, job, *words):
+  """Trains the model of a folder with rewards; returns records of its steps."""
   words = [
     'pax',
     f'--exp={chat_models.EXP}',
     f'--job_log_dir={job}',
     f'--set=MODEL_DIR={folder}',
     f'--init_from=hf:{folder}',
-    f'--set=TRAIN_FILES={tmp_path}/prompts.jsonl',
+    f'--set=TRAIN_FILES={folder.parent}/prompts.jsonl',
     '--set=OBJECTIVE=rewards',
     f'--set=REWARDS={__name__}:letters',
     f'--set=GRPO_BETA={BETA}',
-    f'--set=GRPO_LOSS_MEAN={loss_mean}',
+    f'--set=GRPO_CLIP_LOW={CLIP_LOW}',
+    f'--set=GRPO_CLIP_HIGH={CLIP_HIGH}',
     f'--set=NUM_SAMPLES={NUM_SAMPLES}',
     '--set=FPROP_DTYPE=float32',
     '--set=HELD_OUT_PERCENT=0',
@@ -87,27 +114,78 @@ def test_the_second_step_is_that_of_torch(tmp_path, monkeypatch, loss_mean):
     '--set=BATCH_SIZE=8',
     '--set=MAX_SEQ_LEN=40',
     '--set=MAX_PROMPT_LEN=32',
-    '--set=NUM_TRAIN_STEPS=2',
     '--set=WARMUP_STEPS=0',
     '--set=LEARNING_RATE=0.003',
-    '--set=CHECKPOINT_EVERY_N_STEPS=1',
     '--set=task.train.summary_interval_steps=1',
+    *(f'--set={word}' for word in words),
   ]
   assert main.main(words) == 0
-  convert = ['pax', 'convert', 'pax-to-hf', str(job), str(updated), '--step=1']
-  assert main.main(convert) == 0
-  record = [x for x in binary.records(job) if x['split'] == 'train'][1]
-  reference, model = (
-    transformers.LlamaForCausalLM.from_pretrained(x, dtype=torch.float32)
-    for x in (folder, updated)
+  return [x for x in binary.records(job) if x['split'] == 'train']
+
+
+def exported(job, step):
+  """Returns the policy of a job after a step, as transformers reads it."""
+  folder = job.parent / f'{job.name}_{step}'
+  words = ['pax', 'convert', 'pax-to-hf', str(job), str(folder)]
+  assert main.main([*words, f'--step={step}']) == 0
+  return read(folder)
+
+
+def read(folder):
+  return transformers.LlamaForCausalLM.from_pretrained(
+    folder, dtype=torch.float32
   )
-  # The first update has changed the policy.
-  assert record['Metrics/kl'] > 0.001
-  loss = policy_loss(model, reference, batches[1], loss_mean)
+
+
+def check_step(record, policy, loss):
+  """Compares loss and gradient norm of a step."""
   np.testing.assert_allclose(record['loss'], loss.item(), rtol=1e-4, atol=1e-6)
   loss.backward()
-  squares = [torch.sum(x.grad**2) for x in model.parameters()]
+  squares = [torch.sum(x.grad**2) for x in policy.parameters()]
   norm = torch.sqrt(torch.stack(squares).sum()).item()
   np.testing.assert_allclose(
     record['learning/raw_grad_norm_scalar'], norm, rtol=1e-4
   )
+
+
+@pytest.mark.parametrize('loss_mean', ['tokens', 'samples'])
+def test_the_second_step_is_that_of_torch(tmp_path, folder, batches, loss_mean):
+  job = tmp_path / 'job'
+  records = train(
+    folder,
+    job,
+    f'GRPO_LOSS_MEAN={loss_mean}',
+    'NUM_TRAIN_STEPS=2',
+    'CHECKPOINT_EVERY_N_STEPS=1',
+  )
+  # The first update has changed the policy.
+  assert records[1]['Metrics/kl'] > 0.001
+  policy = exported(job, 1)
+  loss = policy_loss(policy, read(folder), batches[1], loss_mean=loss_mean)
+  check_step(records[1], policy, loss)
+
+
+@pytest.mark.parametrize('level', ['token', 'sequence'])
+def test_the_second_update_of_a_rollout_is_that_of_torch(
+  tmp_path, folder, batches, level
+):
+  first_job = tmp_path / 'first'
+  train(folder, first_job, 'NUM_TRAIN_STEPS=1', 'CHECKPOINT_EVERY_N_STEPS=1')
+  policy = exported(first_job, 1)
+  batches.clear()
+  records = train(
+    folder,
+    tmp_path / 'job',
+    f'GRPO_RATIO_LEVEL={level}',
+    'ROLLOUT_EPOCHS=2',
+    'NUM_TRAIN_STEPS=2',
+    'CHECKPOINT_EVERY_N_STEPS=2',
+  )
+  assert len(batches) == 1
+  assert records[0]['Metrics/clipped_fraction'] == 0.0
+  assert 0.1 < records[1]['Metrics/clipped_fraction'] < 0.9
+  start = read(folder)
+  loss = policy_loss(
+    policy, start, batches[0], loss_mean='tokens', old=start, level=level
+  )
+  check_step(records[1], policy, loss)

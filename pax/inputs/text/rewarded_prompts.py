@@ -44,6 +44,10 @@ class RewardedPromptInput(conversations.ConversationInput):
   )
   # Number of rows with the same prompt in training.
   num_samples: int = value_domains.field(8, ge=2)
+  # Number of batches that are sampled at once, and how often each is learned
+  # from before the next are sampled.
+  rollout_batches: int = value_domains.field(1, ge=1)
+  rollout_epochs: int = value_domains.field(1, ge=1)
   # Number of tokens of the longest prompt.
   max_prompt_len: int = value_domains.field(512, ge=1)
 
@@ -71,6 +75,11 @@ class RewardedPromptInput(conversations.ConversationInput):
       name: lazy_loader.import_function(name, 'REWARDS')
       for name in self.reward_functions
     }
+
+  @property
+  def updates_per_rollout(self) -> int:
+    """Number of updates between two rollouts."""
+    return self.rollout_batches * self.rollout_epochs
 
   @property
   def row_settings(self) -> Mapping[str, Any]:
@@ -107,6 +116,8 @@ class RewardedPromptInput(conversations.ConversationInput):
     batch.prompt_index = indices.astype(np.int32)
     if self.is_training:
       batch.advantages = np.zeros(len(indices), np.float32)
+      if self.updates_per_rollout > 1:
+        batch.old_log_probs = np.zeros(batch.ids.shape, np.float32)
     return batch
 
   def rewards(

@@ -36,15 +36,13 @@ def for_preferences(
 
 
 def for_rewards(
-  model_p: LanguageModelConfig, beta: float, loss_mean: str
+  model_p: LanguageModelConfig,
 ) -> pax_fiddle.Config[models.LanguageModelGRPO]:
   """Returns the model that learns from rewards, with a LanguageModel's fields.
 
   Args:
     model_p: The LanguageModel, on its mesh.
-    beta: Weight of the KL divergence from the reference; 0: without one.
-    loss_mean: A `PolicyLossMean`.
   """
   rewarded_p: pax_fiddle.Config = model_p.clone()
   fdl.update_callable(rewarded_p, models.LanguageModelGRPO)
-  return rewarded_p.set(beta=beta, loss_mean=loss_mean)
+  return rewarded_p

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,16 @@ class PolicyLossMean(enum.StrEnum):
   SAMPLES = 'samples'
 
 
+@enum.unique
+class RatioLevel(enum.StrEnum):
+  """Whose probabilities the ratio of the new and the old policy is of."""
+
+  # Those of tokens (arXiv:2402.03300).
+  TOKEN = 'token'
+  # The geometric mean over the tokens of a sample (GSPO, arXiv:2507.18071).
+  SEQUENCE = 'sequence'
+
+
 @runtime_checkable
 class RewardedPrompts(Protocol):
   """An input whose prompts have rewards for their responses."""
@@ -46,23 +56,33 @@ class LanguageModelGRPO(language_model.LanguageModel):
 
   The network `lm` is the policy, as in a LanguageModel. A batch has the fields
   of a LanguageModel's, with weights of 1 for the tokens that the policy has
-  sampled; in training also advantages, [B], those of each sample. The samples
-  are those of the policy of the step, so that the ratio of the probabilities of
-  the new and the old policy is 1 and its clipping has no effect.
+  sampled; in training also advantages, [B], those of each sample. Samples of an
+  older policy have its log-probabilities, old_log_probs [B, T] in nats: then
+  the ratio of the probabilities of the new and the old policy is clipped.
+  Without them, samples are those of the policy of the step and the ratio is 1.
 
   References:
     https://arxiv.org/abs/2402.03300
   """
+
+  FLOAT32_INPUTS: ClassVar[frozenset[str]] = frozenset(
+    {'advantages', 'old_log_probs'}
+  )
 
   # Weight of the KL divergence from the frozen reference `ref_lm`, a network
   # like `lm`; 0: there is no reference.
   beta: float = 0.0
   # What the loss is a mean of.
   loss_mean: PolicyLossMean | str = PolicyLossMean.TOKENS
+  # What is clipped to [1 - clip_ratio_low, 1 + clip_ratio_high].
+  ratio_level: RatioLevel | str = RatioLevel.TOKEN
+  clip_ratio_low: float = 0.2
+  clip_ratio_high: float = 0.2
 
   def setup(self) -> None:
     super().setup()
     PolicyLossMean(self.loss_mean)
+    RatioLevel(self.ratio_level)
     if self.beta:
       self.create_child('ref_lm', self._network_tpl())
 
@@ -90,13 +110,26 @@ class LanguageModelGRPO(language_model.LanguageModel):
     weights = xent_metrics.label_weights(
       input_batch, self.apply_eval_sample_weights
     ).astype(jnp.float32)
-    log_probs = -predictions.per_example_xent
-    advantages = input_batch.advantages[:, jnp.newaxis].astype(jnp.float32)
-    # The gradient of the ratio, which is 1, is that of the log-probability.
-    ratios = jnp.exp(log_probs - jax.lax.stop_gradient(log_probs))
-    losses = -advantages * ratios
+    # Probabilities of other tokens than the sampled ones may overflow.
+    sampled = lambda x: jnp.where(weights > 0, x, 0.0)
+    log_probs = sampled(-predictions.per_example_xent)
+    old_log_probs = jax.lax.stop_gradient(log_probs)
+    if 'old_log_probs' in input_batch:
+      old_log_probs = sampled(input_batch.old_log_probs)
+    ratios = self._ratios(log_probs - old_log_probs, weights)
+    advantages = input_batch.advantages[:, jnp.newaxis]
+    gains = advantages * ratios
+    clipped_gains = advantages * jnp.clip(
+      ratios, 1.0 - self.clip_ratio_low, 1.0 + self.clip_ratio_high
+    )
+    losses = -jnp.minimum(gains, clipped_gains)
+    if 'old_log_probs' in input_batch:
+      is_clipped = (clipped_gains < gains).astype(jnp.float32)
+      metrics.clipped_fraction = _weighted_mean(is_clipped, weights)
+      divergence = kl_estimate(old_log_probs, log_probs)
+      metrics.old_policy_kl = _weighted_mean(divergence, weights)
     if self.beta:
-      divergence = kl_estimate(log_probs, predictions.ref_log_probs)
+      divergence = kl_estimate(log_probs, sampled(predictions.ref_log_probs))
       losses += self.beta * divergence
       metrics.kl = _weighted_mean(divergence, weights)
     loss, weight = self._mean(losses, weights)
@@ -141,6 +174,17 @@ class LanguageModelGRPO(language_model.LanguageModel):
       num_tokens, 1.0
     )
     return _weighted_mean(sample_losses, (num_tokens > 0).astype(jnp.float32))
+
+  def _ratios(
+    self, log_ratios: Float[Array, 'B T'], weights: Float[Array, 'B T']
+  ) -> Float[Array, 'B T']:
+    """Returns the ratios of the probabilities that `ratio_level` selects."""
+    if self.ratio_level == RatioLevel.SEQUENCE:
+      num_tokens = jnp.sum(weights, axis=1, keepdims=True)
+      means = jnp.sum(log_ratios * weights, axis=1, keepdims=True)
+      means /= jnp.maximum(num_tokens, 1.0)
+      log_ratios = jnp.broadcast_to(means, log_ratios.shape)
+    return jnp.exp(log_ratios)
 
   def _records_logits(self) -> bool:
     return self.return_predictions

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows, advantages and metrics of samples of the model."""
+"""Samples of the model, their batches and metrics."""
 
 # bazel: size=medium
 from __future__ import annotations
@@ -9,10 +9,11 @@ import json
 import jax
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 
 from pax import partitioning, steps, tasks_lib
 from pax.inputs.text import rewarded_prompts
-from pax.programs import rollouts
+from pax.programs import preemption, rollout_batches, rollout_sampling, rollouts
 from praxis import optimizers, pax_fiddle, schedules
 from praxis.layers import models, transformers
 from praxis.nested_map import NestedMap
@@ -20,6 +21,8 @@ from praxis.nested_map import NestedMap
 _HERE = 'tests.pax.programs.rollouts_test'
 _SEQ_LEN, _MAX_PROMPT_LEN = 12, 4
 _EOS = 257
+# Of training and evaluation.
+_KEYS = jax.random.key(0), jax.random.key(0)
 
 
 def share_of_low_bytes(examples, responses):
@@ -27,43 +30,8 @@ def share_of_low_bytes(examples, responses):
   return [sum(ord(c) < 64 for c in x) / max(len(x), 1) for x in responses]
 
 
-def test_rows_have_the_responses_as_labels():
-  ids = np.array([[7, 8, 1, 2, 3, 0], [9, 4, 5, 6, 0, 0]], np.int32)
-  samples = rollouts.Samples(
-    ids=ids,
-    prompt_lengths=np.array([2, 1]),
-    lengths=np.array([5, 4]),
-    prompt_index=np.array([3, 1]),
-  )
-  np.testing.assert_array_equal(samples.response_lengths, [3, 3])
-  np.testing.assert_array_equal(
-    samples.responses()[:, :3], [[1, 2, 3], [4, 5, 6]]
-  )
-  batch = rollouts.train_batch(samples, np.array([0.5, -1.0], np.float32))
-  learned = [batch.labels[i][batch.weights[i] == 1].tolist() for i in range(2)]
-  assert learned == [[1, 2, 3], [4, 5, 6]]
-  np.testing.assert_array_equal(batch.ids, ids)
-  np.testing.assert_array_equal(
-    batch.paddings, [[0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 1, 1]]
-  )
-  np.testing.assert_array_equal(batch.segment_pos[0], [0, 1, 2, 3, 4, 0])
-  np.testing.assert_array_equal(batch.advantages, [0.5, -1.0])
-
-
-@pytest.mark.parametrize('normalizes', [False, True])
-def test_advantages_compare_the_samples_of_a_prompt(normalizes):
-  rewards = np.array([1, 0, 0, 1, 5, 5, 5, 5, 0, 3, 0, 1], np.float32)
-  advantages = rollouts.advantages(rewards, 4, normalizes_deviation=normalizes)
-  expected = []
-  for group in np.split(rewards.astype(np.float64), 3):
-    centered = group - group.mean()
-    deviation = np.sqrt(np.sum(centered**2) / 3)
-    expected += list(centered / (deviation + 1e-4) if normalizes else centered)
-  np.testing.assert_allclose(advantages, expected, rtol=1e-5, atol=1e-6)
-
-
-def _task():
-  model_p = models.LanguageModelGRPO.config(name='lm', beta=0.1)
+def _task(learning_rate=0.0, **mesh):
+  model_p = models.LanguageModelGRPO.config(name='lm', beta=0.1, **mesh)
   model_p.lm_tpl.set(
     model_dims=16,
     vocab_size=260,
@@ -73,17 +41,21 @@ def _task():
     ),
   )
   model_p.decoder_tpl.eos_id = _EOS
+  if mesh:
+    softmax_p = model_p.lm_tpl.softmax_tpl
+    softmax_p.weight_split_dims_mapping.wt = ['data', 'mdl']
   task_p = tasks_lib.SingleTask.config(name='task', model=model_p)
   task_p.train.num_train_steps = 4
+  task_p.train.save_interval_steps = 4
   learner = task_p.train.learner
   learner.loss_name = 'total_loss'
   learner.optimizer = optimizers.Adam.config(
-    learning_rate=0.0, lr_schedule=schedules.Constant.config()
+    learning_rate=learning_rate, lr_schedule=schedules.Constant.config()
   )
   return task_p.Instantiate()
 
 
-def _program(tmp_path):
+def _program(tmp_path, task=None, **fields):
   file = tmp_path / 'prompts.jsonl'
   lines = [{'prompt': 'ab'[: i % 2 + 1] + str(i)} for i in range(6)]
   file.write_text('\n'.join(map(json.dumps, lines)))
@@ -98,16 +70,16 @@ def _program(tmp_path):
     max_prompt_len=_MAX_PROMPT_LEN,
     held_out_percent=0.0,
     is_training=True,
+    **fields,
   ).Instantiate()
-  task = _task()
+  task = task or _task()
   partitioner = partitioning.create_partitioner(task)
   spec = jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), inp.peek_padded()
   )
-  key = jax.random.key(0)
-  partitioner.setup(task, key, partitioner.init_spec(spec))
+  partitioner.setup(task, _KEYS[0], partitioner.init_spec(spec))
   program = rollouts.RolloutTrainProgram()
-  program.setup(task, inp, partitioner, tmp_path / 'job', key, key, 0, False)
+  program.setup(task, inp, partitioner, tmp_path / 'job', *_KEYS, 0, False)
   return program, partitioner, inp
 
 
@@ -144,7 +116,7 @@ def test_a_step_learns_from_what_the_policy_has_sampled(tmp_path, monkeypatch):
   rewards = np.array(share_of_low_bytes(None, responses))
   np.testing.assert_allclose(
     batch.advantages,
-    rollouts.advantages(rewards.astype(np.float32), 4),
+    rollout_batches.advantages(rewards.astype(np.float32), 4),
     rtol=1e-5,
   )
   scalars = output.weighted_scalars
@@ -163,44 +135,176 @@ def test_a_step_learns_from_what_the_policy_has_sampled(tmp_path, monkeypatch):
   assert program.run_eval_train(output.state) is None
 
 
-def test_samples_are_those_of_the_step(tmp_path):
-  program, partitioner, inp = _program(tmp_path)
-  state = partitioner.initialize(jax.random.key(1))
-  batch = partitioner.put_batch(inp.get_next())
-  key = jax.random.key(2)
-  first, again = (program._sample(state, batch, key) for _ in range(2))
+def test_samples_are_those_of_the_step_and_the_row(tmp_path):
+  program, partitioner, _ = _program(tmp_path)
+  state = partitioner.initialize(jax.random.key(1)).to_eval_state()
+  prompts = program._next_prompts()
+  assert prompts.row.tolist() == list(range(8))
+  first, again = (program._sample(state, prompts) for _ in range(2))
   np.testing.assert_array_equal(first.ids, again.ids)
+  reverse = prompts.Transform(lambda x: x[::-1])
+  reversed_ids = program._sample(state, reverse).ids
+  np.testing.assert_array_equal(reversed_ids, first.ids[::-1])
   next_state = state.replace(step=state.step + 1)
-  other = program._sample(next_state, batch, key)
+  other = program._sample(next_state, prompts)
   assert not np.array_equal(first.ids, other.ids)
 
 
-def test_weights_select_the_probabilities_of_the_sampled_tokens(tmp_path):
-  program, partitioner, inp = _program(tmp_path)
+def test_log_probabilities_are_those_of_sampling(tmp_path):
+  program, partitioner, _ = _program(tmp_path)
   state = partitioner.initialize(jax.random.key(1)).to_eval_state()
-  batch = partitioner.put_batch(inp.get_next())
-  key = jax.random.key(2)
-  samples = program._sample(state, batch, key)
-  decoder = program._sample_step.keywords['decoder_tpl']
+  prompts = program._next_prompts()
+  samples = program._sample(state, prompts)
+  decoder = program._sample_step.decoder_tpl
+  job_key = jax.random.key(0)
 
   def decode(settings, state, batch, key):
+    # As samples are made.
+    key = jax.random.fold_in(jax.random.fold_in(job_key, 1), state.step)
+    keys = jax.vmap(lambda row: jax.random.fold_in(key, row))(batch.row)
     prompts = NestedMap(
       ids=batch.ids[:, :_MAX_PROMPT_LEN],
       paddings=batch.paddings[:, :_MAX_PROMPT_LEN],
+      gumbel_prng_key=jax.random.key_data(keys),
     )
-    # As samples are made.
-    key = jax.random.fold_in(key, 1)
     return steps.decode_step(settings, state, prompts, key, decoder)
 
-  out = partitioner.step_for(decode, batch)(state, batch, key).per_example_out
+  batch = partitioner.put_batch(prompts)
+  step = partitioner.step_for(decode, batch)
+  out = step(state, batch, job_key).per_example_out
   np.testing.assert_array_equal(out.output_ids[:, 0], samples.ids)
   columns = np.arange(_SEQ_LEN)
   is_response = columns >= samples.prompt_lengths[:, np.newaxis]
   is_response &= columns < samples.lengths[:, np.newaxis]
-  expected = np.where(is_response, out.logprobs[:, 0], 0.0).sum(axis=1)
-  rows = partitioner.put_batch(
-    rollouts.train_batch(samples, np.zeros(8, np.float32))
+  rows = rollout_batches.train_batch(samples, np.zeros(8, np.float32))
+  log_probs = program._log_probs(state, rows)
+  # A label is at the position before its token.
+  np.testing.assert_array_equal(rows.weights[:, :-1], is_response[:, 1:])
+  np.testing.assert_allclose(
+    log_probs[rows.weights > 0], out.logprobs[:, 0][is_response], rtol=1e-4
   )
-  score = partitioner.step_for(steps.score_step, rows)
-  scored = score(state, rows, key).per_example_out
-  np.testing.assert_allclose(scored.log_probs, expected, rtol=1e-4)
+
+
+def _recorded_batches(program, partitioner, monkeypatch):
+  """Returns a list to which the batches of updates will be added."""
+  batches = []
+  put = partitioner.put_batch
+
+  def recorded(batch):
+    if 'advantages' in batch and np.any(batch.weights):
+      batches.append(batch)
+    return put(batch)
+
+  monkeypatch.setattr(partitioner, 'put_batch', recorded)
+  return batches
+
+
+def test_a_rollout_is_learned_in_several_updates(tmp_path, monkeypatch):
+  task = _task(learning_rate=0.1)
+  program, partitioner, inp = _program(
+    tmp_path, task, rollout_batches=2, rollout_epochs=2
+  )
+  batches = _recorded_batches(program, partitioner, monkeypatch)
+  state = partitioner.initialize(jax.random.key(1))
+  expected_prompts = np.concatenate(
+    [
+      inp.read(inp.indices(x), x).prompt_index
+      for x in (np.arange(0, 8), np.arange(8, 16))
+    ]
+  )
+  outputs, resumable = [], []
+  for step in range(4):
+    resumable.append(program.is_resumable(step))
+    outputs.append(program.run(state, step))
+    state = outputs[-1].state
+  assert resumable == [True, False, False, False]
+  assert program.is_resumable(4)
+  first, second, *again = batches
+  np.testing.assert_array_equal(
+    np.concatenate([first.prompt_index, second.prompt_index]), expected_prompts
+  )
+  assert again[0] is first
+  assert again[1] is second
+  scalars = [x.weighted_scalars for x in outputs]
+  # The policy of the first update is that of the samples.
+  assert float(scalars[0]['old_policy_kl'][0]) < 1e-10
+  assert all(float(x['old_policy_kl'][0]) > 1e-6 for x in scalars[1:])
+  assert len({float(x['reward'][0]) for x in scalars}) == 1
+  next_state = program.run(state, 4)
+  assert len(batches) == 5
+  assert batches[4].prompt_index.tolist() != first.prompt_index.tolist()
+  assert float(next_state.weighted_scalars['old_policy_kl'][0]) < 1e-10
+
+
+def test_a_job_that_stopped_within_a_rollout_samples_again(
+  tmp_path, monkeypatch
+):
+  program, partitioner, _ = _program(tmp_path, rollout_batches=2)
+  batches = _recorded_batches(program, partitioner, monkeypatch)
+  state = partitioner.initialize(jax.random.key(1))
+  state = state.replace(step=state.step + 3)
+  output = program.run(state, 3)
+  assert len(batches) == 1
+  assert float(output.weighted_scalars['old_policy_kl'][0]) < 1e-10
+
+
+def test_a_stop_between_the_batches_of_a_rollout_keeps_both(
+  tmp_path, monkeypatch
+):
+  program, _, inp = _program(tmp_path, rollout_batches=2)
+  read = inp.get_next_padded
+  expected = inp.get_state()
+  batches = iter([read])
+
+  def interrupted():
+    if next_read := next(batches, None):
+      return next_read()
+    raise preemption.PreemptedError
+
+  monkeypatch.setattr(inp, 'get_next_padded', interrupted)
+  with pytest.raises(preemption.PreemptedError):
+    program._next_prompts()
+  assert inp.get_state() == expected
+
+
+def test_steps_that_end_within_a_rollout_are_refused(tmp_path):
+  with pytest.raises(ValueError, match='num_train_steps must be a multiple'):
+    _program(tmp_path, rollout_batches=3)
+  task = _task()
+  task.train.save_interval_steps = 3
+  with pytest.raises(ValueError, match='save_interval_steps .* got 3'):
+    _program(tmp_path, task, rollout_batches=2)
+
+
+def test_weights_are_gathered_over_the_axes_of_data(tmp_path):
+  task = _task(ici_mesh_shape=[2, 2], mesh_axis_names=['data', 'mdl'])
+  task.train.inputs_split_mapping = NestedMap(
+    map_1d=('data',), map_2d=('data',)
+  )
+  program, partitioner, _ = _program(tmp_path, task)
+  state = partitioner.initialize(jax.random.key(1)).to_eval_state()
+  settings = steps.StepSettings(
+    task=task, var_weight_hparams=partitioner.var_weight_hparams
+  )
+  gather = jax.jit(
+    lambda state: rollout_sampling.gather_weights(
+      settings, state, frozenset({'data'})
+    )
+  )
+
+  def table(state):
+    return state.mdl_vars['params']['lm']['softmax']['logits_ffn']['linear'][
+      'w'
+    ]
+
+  gathered = partitioner.run_on_mesh(gather, state)
+  assert table(state).sharding.spec == PartitionSpec('data', 'mdl')
+  assert table(gathered).sharding.spec == PartitionSpec(None, 'mdl')
+  jax.tree.map(np.testing.assert_array_equal, state, gathered)
+  prompts = program._next_prompts()
+  samples = program._sample(state, prompts)
+  other = rollouts.RolloutTrainProgram(gathered_axes=['data'])
+  other.setup(
+    task, program.train_input, partitioner, tmp_path, *_KEYS, 0, False
+  )
+  np.testing.assert_array_equal(other._sample(state, prompts).ids, samples.ids)

@@ -188,10 +188,22 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
   # function. They take the objects with the prompts and the responses, and
   # return a number for each response.
   REWARDS: str | Mapping[str, float] = ''
-  # Number of responses to each prompt of a step; BATCH_SIZE is their number in
-  # all. Tokens of the longest prompt; MAX_SEQ_LEN is that of both.
+  # Number of responses to each prompt; BATCH_SIZE is their number of an update.
+  # Tokens of the longest prompt; MAX_SEQ_LEN is that of both.
   NUM_SAMPLES = 8
   MAX_PROMPT_LEN = 128
+  # Number of batches that are sampled at once, and of the updates by each.
+  ROLLOUT_BATCHES = 1
+  ROLLOUT_EPOCHS = 1
+  # Mesh axes over which weights are gathered before they sample, not for each
+  # token; (): weights stay sharded.
+  ROLLOUT_GATHERED_AXES: Sequence[str] = ('data',)
+  # Limits of the ratio of the new probability of a sample to the old one, 1 -
+  # low and 1 + high, and whether it is that of a 'token' or of the 'sequence'
+  # (GSPO, arXiv:2507.18071).
+  GRPO_CLIP_LOW = 0.2
+  GRPO_CLIP_HIGH = 0.2
+  GRPO_RATIO_LEVEL = 'token'
   # Weight of the KL divergence from the model at the start; 0: none. What the
   # loss is a mean of, 'tokens' or 'samples'. Whether a reward is measured in
   # standard deviations of those of its prompt.
@@ -249,8 +261,12 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
     if self.OBJECTIVE != 'rewards':
       return super().train_programs()
     make_program = base_experiment.program_class('rollouts.RolloutTrainProgram')
-    normalizes = self.GRPO_NORMALIZES_DEVIATION
-    return [make_program(normalizes_deviation=normalizes)]
+    return [
+      make_program(
+        normalizes_deviation=self.GRPO_NORMALIZES_DEVIATION,
+        gathered_axes=self.ROLLOUT_GATHERED_AXES,
+      )
+    ]
 
   def datasets(self) -> list[Config[base_input.BaseInput]]:
     inputs = super().datasets()
@@ -327,6 +343,8 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
       rewarded_prompts.RewardedPromptInput,
       reward_functions=rewards,
       num_samples=self.NUM_SAMPLES,
+      rollout_batches=self.ROLLOUT_BATCHES,
+      rollout_epochs=self.ROLLOUT_EPOCHS,
       max_prompt_len=self.MAX_PROMPT_LEN,
     )
 
@@ -340,8 +358,12 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
       task_p.infer_writer = None
     elif self.OBJECTIVE == 'rewards':
       has_reference = self.GRPO_BETA > 0.0
-      task_p.model = policy_models.for_rewards(
-        task_p.model, self.GRPO_BETA, self.GRPO_LOSS_MEAN
+      task_p.model = policy_models.for_rewards(task_p.model).set(
+        beta=self.GRPO_BETA,
+        loss_mean=self.GRPO_LOSS_MEAN,
+        ratio_level=self.GRPO_RATIO_LEVEL,
+        clip_ratio_low=self.GRPO_CLIP_LOW,
+        clip_ratio_high=self.GRPO_CLIP_HIGH,
       )
       task_p.train.decode_interval_steps = self.EVAL_INTERVAL_STEPS
     if has_reference:

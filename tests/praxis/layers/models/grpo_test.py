@@ -99,16 +99,11 @@ def test_the_loss_is_that_of_the_paper(beta, loss_mean):
   assert weight == (5 if loss_mean == 'tokens' else 2)
 
 
-def test_gradients_are_those_of_weighted_log_probabilities():
-  model = _model()
-  variables = random_variables(model, _rewarded_batch())
-
-  def loss(params):
-    return _apply(model, {'params': params}, _rewarded_batch()).total_loss[0]
-
+def _check_gradients(grads, params, factors):
+  """Compares with those of the log-probabilities of tokens times factors."""
   plain = _model(models.LanguageModel)
   weighted = _batch()
-  weighted.weights = jnp.asarray(_WEIGHTS * _ADVANTAGES[:, np.newaxis])
+  weighted.weights = jnp.asarray(factors * _WEIGHTS, jnp.float32)
 
   def weighted_xent(params):
     metrics = _apply(plain, {'params': params}, weighted)
@@ -117,9 +112,20 @@ def test_gradients_are_those_of_weighted_log_probabilities():
 
   jax.tree.map(
     lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6),
-    jax.grad(loss)(variables['params']),
-    jax.grad(weighted_xent)(variables['params']),
+    grads,
+    jax.grad(weighted_xent)(params),
   )
+
+
+def test_gradients_are_those_of_weighted_log_probabilities():
+  model = _model()
+  variables = random_variables(model, _rewarded_batch())
+
+  def loss(params):
+    return _apply(model, {'params': params}, _rewarded_batch()).total_loss[0]
+
+  params = variables['params']
+  _check_gradients(jax.grad(loss)(params), params, _ADVANTAGES[:, np.newaxis])
 
 
 def test_the_divergence_pulls_to_the_reference_which_has_no_gradient():
@@ -179,8 +185,67 @@ def test_the_reference_has_no_dropout():
   )
 
 
-def test_an_unknown_mean_is_refused():
-  model = _model(loss_mean='words')
+def _old_log_probs(log_probs):
+  """Returns those of another policy; ratios of sampled tokens: 0.5 to 1.9."""
+  log_ratios = np.array(
+    [[5, -0.1, 0.6, 5, 5], [200, 0, 0.65, -0.1, -0.7], [0, 0, 0, 0, 0]]
+  )
+  return (log_probs - log_ratios).astype(np.float32)
+
+
+@pytest.mark.parametrize('ratio_level', ['token', 'sequence'])
+def test_the_ratio_to_an_older_policy_is_clipped(ratio_level):
+  model = _model(
+    ratio_level=ratio_level, clip_ratio_low=0.1, clip_ratio_high=0.25
+  )
+  variables = random_variables(model, _rewarded_batch())
+  log_probs = _log_probs(model, variables)
+  old = _old_log_probs(log_probs)
+  batch = _rewarded_batch()
+  batch.old_log_probs = jnp.asarray(old)
+
+  def loss(params):
+    metrics = _apply(model, {'params': params}, batch)
+    return metrics.total_loss[0], metrics
+
+  params = variables['params']
+  (value, metrics), grads = jax.value_and_grad(loss, has_aux=True)(params)
+  log_ratios = log_probs - old
+  if ratio_level == 'sequence':
+    sums = np.sum(log_ratios * _WEIGHTS, axis=1) / [2, 3, 1]
+    log_ratios = np.repeat(sums[:, np.newaxis], _T, axis=1)
+  ratios = np.exp(np.where(_WEIGHTS > 0, log_ratios, 0.0))
+  losses = np.zeros((_B, _T))
+  clipped = np.zeros((_B, _T))
+  for row, advantage in enumerate(_ADVANTAGES):
+    for column, ratio in enumerate(ratios[row]):
+      limited = min(max(ratio, 0.9), 1.25)
+      # The pessimistic one of both.
+      losses[row, column] = max(-advantage * ratio, -advantage * limited)
+      is_too_good = ratio > 1.25 if advantage > 0 else ratio < 0.9
+      clipped[row, column] = is_too_good
+  np.testing.assert_allclose(value, _mean(losses, 'tokens'), rtol=1e-4)
+  np.testing.assert_allclose(
+    metrics.clipped_fraction[0], _mean(clipped, 'tokens'), rtol=1e-6
+  )
+  gaps = np.where(_WEIGHTS > 0, log_probs - old, 0.0)
+  np.testing.assert_allclose(
+    metrics.old_policy_kl[0],
+    _mean(np.exp(gaps) - gaps - 1, 'tokens'),
+    rtol=1e-4,
+  )
+  assert 0 < clipped[_WEIGHTS > 0].sum() < 5
+  # Clipped ratios have no gradient, others that of the log-probability. That
+  # of a sequence is a mean over its tokens, and counts for each of them.
+  factors = _ADVANTAGES[:, np.newaxis] * ratios * (1 - clipped)
+  _check_gradients(grads, params, factors)
+
+
+@pytest.mark.parametrize(
+  'fields', [{'loss_mean': 'words'}, {'ratio_level': 'words'}]
+)
+def test_unknown_values_are_refused(fields):
+  model = _model(**fields)
   with pytest.raises(ValueError, match='words'):
     model.init(jax.random.key(0), _rewarded_batch())
 
