@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import jax
@@ -72,25 +72,16 @@ class RolloutTrainProgram(train_program.SingleTaskTrainProgram):
     https://arxiv.org/abs/2402.03300
   """
 
-  def __init__(
-    self,
-    *,
-    normalizes_deviation: bool = True,
-    gathered_axes: Collection[str] = (),
-  ):
+  def __init__(self, *, normalizes_deviation: bool = True):
     """Makes the program.
 
     Args:
       normalizes_deviation: Whether advantages are divided by the standard
         deviation of the rewards of the prompt; not in Dr. GRPO
         (arXiv:2503.20783).
-      gathered_axes: Mesh axes over which weights are gathered before they
-        sample. Otherwise those that these axes shard are gathered for each
-        token.
     """
     super().__init__()
     self._normalizes_deviation = normalizes_deviation
-    self._gathered_axes = frozenset(gathered_axes)
     self._rollout = _Rollout()
 
   @property
@@ -258,9 +249,7 @@ class RolloutTrainProgram(train_program.SingleTaskTrainProgram):
       k=0,
     )
     return rollout_sampling.SampleStep(
-      decoder_tpl=decoder,
-      max_prompt_len=inp.max_prompt_len,
-      gathered_axes=self._gathered_axes,
+      decoder_tpl=decoder, max_prompt_len=inp.max_prompt_len
     )
 
   @property

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from pax import train_states
 from pax.steps import forward as forward_lib
-from pax.steps import replicas
+from pax.steps import gathered_weights, replicas
 from pax.steps.step_settings import StepSettings
 from pax.steps.step_types import Batch, StepFnOutput
 from pax.train_states import Variables
@@ -133,7 +133,8 @@ def decode_step(
   if decoder_tpl is not None:
     model = model.clone(decoder_tpl=decoder_tpl)
   key = jax.random.fold_in(key, state.step)
-  mdl_vars, batch = forward_lib.cast_inputs(settings, state.mdl_vars, batch)
+  mdl_vars = gathered_weights.gather_weights(settings, state.mdl_vars)
+  mdl_vars, batch = forward_lib.cast_inputs(settings, mdl_vars, batch)
   with forward_lib.context(task, do_eval=True):
     (metrics, per_example_out, more_metrics), updated_vars = apply_decoder(
       model,
@@ -198,6 +199,8 @@ def infer_step(
     key: PRNG key of the batch.
   """
   key = forward_lib.replica_key(key, settings.axis_name)
+  mdl_vars = gathered_weights.gather_weights(settings, state.mdl_vars)
+  state = state.replace(mdl_vars=mdl_vars)
   with forward_lib.context(settings.task, do_eval=True):
     return settings.task.inference_runner.infer(
       state, key, settings.var_weight_hparams, batch

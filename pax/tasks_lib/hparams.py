@@ -168,6 +168,9 @@ class Decode(Parameterizable):
   profiler_max_num_hosts: int | None = _field(None, ge=0)
   # Variable collections that a decode step may update.
   apply_mutable_list: Sequence[str] = DECODE_DEFAULT_MUTABLE_LIST
+  # Mesh axes over which weights are gathered once for a decode or inference
+  # step. Those that other axes of the batch shard are gathered for each token.
+  gathered_weight_axes: Sequence[str] = ()
   # Prefix of the names of metrics of evaluation and decoding.
   metrics_prefix: str = 'Metrics/'
 

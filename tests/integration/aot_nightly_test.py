@@ -11,6 +11,7 @@ import re
 import pytest
 
 from pax.aot import target as target_lib
+from pax.aot.hlo import hlo_parser
 from pax.tools import abstract_experiment
 from tests.integration import binary
 
@@ -87,3 +88,28 @@ def test_rows_go_to_the_devices_of_their_experts():
   # values with fewer channels than keys.
   assert len(re.findall(r'splash_mha_fwd\w*', text)) > 0
   assert 'ragged-dot' not in text
+
+
+@pytest.mark.parametrize('axes', [[], ['data']])
+def test_decoding_gathers_weights_before_its_loop(axes):
+  options = abstract_experiment.ExperimentOptions(
+    exp='tasks.lm.params.huggingface.Qwen3',
+    set=(
+      *('ICI_MESH_SHAPE=[1,4,1]', f'DECODE_GATHERED_AXES={axes}'),
+      *('BATCH_SIZE=4', 'MAX_SEQ_LEN=64', 'USE_REPEATED_LAYER=False'),
+      *('task.model.lm_tpl.vocab_size=1024',),
+      'task.model.lm_tpl.stacked_transformer_tpl.num_layers=2',
+    ),
+  )
+  made = target_lib.create_target(options, 'v4-8').partitioner
+  step = made.decode_step_for(made.input_spec)
+  module = hlo_parser.parse(step.lower().compile().as_text())
+  entry = module.computations[module.entry]
+  in_loops = [
+    each
+    for each in module.executions()
+    if each.instruction.opcode.startswith('all-gather')
+    and each.computation is not entry
+  ]
+  # Attention, feed-forward and embedding.
+  assert not in_loops if axes else len(in_loops) >= 2 * 7

@@ -9,11 +9,10 @@ import json
 import jax
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec
 
 from pax import partitioning, steps, tasks_lib
 from pax.inputs.text import rewarded_prompts
-from pax.programs import preemption, rollout_batches, rollout_sampling, rollouts
+from pax.programs import preemption, rollout_batches, rollouts
 from praxis import optimizers, pax_fiddle, schedules
 from praxis.layers import models, transformers
 from praxis.nested_map import NestedMap
@@ -30,8 +29,8 @@ def share_of_low_bytes(examples, responses):
   return [sum(ord(c) < 64 for c in x) / max(len(x), 1) for x in responses]
 
 
-def _task(learning_rate=0.0, **mesh):
-  model_p = models.LanguageModelGRPO.config(name='lm', beta=0.1, **mesh)
+def _task(learning_rate=0.0):
+  model_p = models.LanguageModelGRPO.config(name='lm', beta=0.1)
   model_p.lm_tpl.set(
     model_dims=16,
     vocab_size=260,
@@ -41,9 +40,6 @@ def _task(learning_rate=0.0, **mesh):
     ),
   )
   model_p.decoder_tpl.eos_id = _EOS
-  if mesh:
-    softmax_p = model_p.lm_tpl.softmax_tpl
-    softmax_p.weight_split_dims_mapping.wt = ['data', 'mdl']
   task_p = tasks_lib.SingleTask.config(name='task', model=model_p)
   task_p.train.num_train_steps = 4
   task_p.train.save_interval_steps = 4
@@ -274,37 +270,3 @@ def test_steps_that_end_within_a_rollout_are_refused(tmp_path):
   task.train.save_interval_steps = 3
   with pytest.raises(ValueError, match='save_interval_steps .* got 3'):
     _program(tmp_path, task, rollout_batches=2)
-
-
-def test_weights_are_gathered_over_the_axes_of_data(tmp_path):
-  task = _task(ici_mesh_shape=[2, 2], mesh_axis_names=['data', 'mdl'])
-  task.train.inputs_split_mapping = NestedMap(
-    map_1d=('data',), map_2d=('data',)
-  )
-  program, partitioner, _ = _program(tmp_path, task)
-  state = partitioner.initialize(jax.random.key(1)).to_eval_state()
-  settings = steps.StepSettings(
-    task=task, var_weight_hparams=partitioner.var_weight_hparams
-  )
-  gather = jax.jit(
-    lambda state: rollout_sampling.gather_weights(
-      settings, state, frozenset({'data'})
-    )
-  )
-
-  def table(state):
-    return state.mdl_vars['params']['lm']['softmax']['logits_ffn']['linear'][
-      'w'
-    ]
-
-  gathered = partitioner.run_on_mesh(gather, state)
-  assert table(state).sharding.spec == PartitionSpec('data', 'mdl')
-  assert table(gathered).sharding.spec == PartitionSpec(None, 'mdl')
-  jax.tree.map(np.testing.assert_array_equal, state, gathered)
-  prompts = program._next_prompts()
-  samples = program._sample(state, prompts)
-  other = rollouts.RolloutTrainProgram(gathered_axes=['data'])
-  other.setup(
-    task, program.train_input, partitioner, tmp_path, *_KEYS, 0, False
-  )
-  np.testing.assert_array_equal(other._sample(state, prompts).ids, samples.ids)

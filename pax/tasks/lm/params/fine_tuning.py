@@ -66,6 +66,9 @@ class HuggingFaceModel(base_experiment.BaseExperiment):
   DCN_MESH_SHAPE: Sequence[int] | None = None
   USE_EXPERT_PARALLEL = False
   TRAINING_OPTIMIZED_SHARDING = True
+  # Mesh axes over which weights are gathered before they decode, not for each
+  # token; (): weights stay sharded.
+  DECODE_GATHERED_AXES: Sequence[str] = ('data',)
   # The learner.
   LEARNING_RATE = 1e-5
   WEIGHT_DECAY = 0.0
@@ -165,6 +168,7 @@ class _FineTuning(quickstart.TinyTraining, HuggingFaceModel):
         self.ICI_MESH_SHAPE,
         self.DCN_MESH_SHAPE,
       )
+      task_p.decode.gathered_weight_axes = self.DECODE_GATHERED_AXES
 
 
 class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
@@ -195,9 +199,6 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
   # Number of batches that are sampled at once, and of the updates by each.
   ROLLOUT_BATCHES = 1
   ROLLOUT_EPOCHS = 1
-  # Mesh axes over which weights are gathered before they sample, not for each
-  # token; (): weights stay sharded.
-  ROLLOUT_GATHERED_AXES: Sequence[str] = ('data',)
   # Limits of the ratio of the new probability of a sample to the old one, 1 -
   # low and 1 + high, and whether it is that of a 'token' or of the 'sequence'
   # (GSPO, arXiv:2507.18071).
@@ -261,12 +262,7 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
     if self.OBJECTIVE != 'rewards':
       return super().train_programs()
     make_program = base_experiment.program_class('rollouts.RolloutTrainProgram')
-    return [
-      make_program(
-        normalizes_deviation=self.GRPO_NORMALIZES_DEVIATION,
-        gathered_axes=self.ROLLOUT_GATHERED_AXES,
-      )
-    ]
+    return [make_program(normalizes_deviation=self.GRPO_NORMALIZES_DEVIATION)]
 
   def datasets(self) -> list[Config[base_input.BaseInput]]:
     inputs = super().datasets()
