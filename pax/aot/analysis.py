@@ -286,7 +286,40 @@ def _compile(
   )
   if step_memory.fits is False:
     report = _does_not_fit(report, step_memory, trace.buffers)
+  else:
+    report = _add_steps_besides_update(target, report, full_effort=full_effort)
   return Analysis(report, compiled)
+
+
+def _add_steps_besides_update(
+  target: Target, report: Report, *, full_effort: bool
+) -> Report:
+  """Returns the report with the memory of the other steps of the program."""
+  experiment = target.experiment
+  program = experiment.experiment.train_programs()[0]
+  steps = program.steps_besides_update(
+    target.partitioner, experiment.tree.train_input
+  )
+  memories: dict[str, memory.Memory] = {}
+  for name, step in steps.items():
+    try:
+      compiled = compilation.compile_step(step, full_effort=full_effort)
+    except compilation.DoesNotFitError as error:
+      memories[name] = _rejected_memory(target, report, error)
+      continue
+    memories[name] = memory.compiled_memory(
+      _state_memory(target),
+      compiled.memory_analysis,
+      None,
+      is_fragmentation_allocated=target.topology.platform == 'gpu',
+    )
+  rejected = [name for name, x in memories.items() if x.fits is False]
+  return dataclasses.replace(
+    report,
+    memory_besides_update=memories,
+    fits=False if rejected else report.fits,
+    advice=[*report.advice, *map(advice.decoding_savings, rejected)],
+  )
 
 
 def _rejected_memory(

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Protocol, cast
 
 import jax
 import jax.numpy as jnp
 
-from pax import steps, train_states
+from pax import steps, tasks_lib, train_states
 from pax.steps import Batch
 from praxis.decoding import hparams as decoding
 from praxis.nested_map import NestedMap
@@ -17,6 +19,14 @@ TrainState = train_states.TrainState
 
 # Folded into the key of the job, so that samples and dropout are independent.
 _SAMPLING = 1
+
+
+class PromptSizes(Protocol):
+  """What a `SampleStep` reads of an input."""
+
+  # Number of tokens of the longest prompt, and with its response.
+  max_prompt_len: int
+  seq_len: int
 
 
 # Steps are compared by identity: a compiled one is kept for each.
@@ -28,6 +38,29 @@ class SampleStep:
   decoder_tpl: decoding.SampleDecoderHParams
   # Number of columns that a prompt may have.
   max_prompt_len: int
+
+  @classmethod
+  def create(cls, task: tasks_lib.SingleTask, inp: PromptSizes) -> SampleStep:
+    """Returns the step for the rows of an input.
+
+    Args:
+      task: The task whose model samples, in all of its vocabulary.
+      inp: The RewardedPromptInput, or its Config.
+    """
+    eos_ids = task.model.decoder_tpl.eos_id
+    decoder = decoding.SampleDecoderHParams(
+      fprop_for_prefix=True,
+      max_decode_steps=inp.seq_len - inp.max_prompt_len,
+      eos_id=[eos_ids] if isinstance(eos_ids, int) else list(eos_ids),
+      temperature=1.0,
+      k=0,
+    )
+    return cls(decoder_tpl=decoder, max_prompt_len=inp.max_prompt_len)
+
+  @property
+  def eos_ids(self) -> Sequence[int]:
+    """The ids that end a response."""
+    return cast(Sequence[int], self.decoder_tpl.eos_id)
 
   def __call__(
     self,
@@ -69,3 +102,18 @@ class SampleStep:
       per_example_out=rows,
       summary_tensors={},
     )
+
+
+def prompt_spec(train_spec: Batch, num_batches: int) -> NestedMap:
+  """Returns the shapes and shardings of the batch of a `SampleStep`.
+
+  Args:
+    train_spec: Those of a batch of the input.
+    num_batches: Number of batches that are sampled at once.
+  """
+  spec = jax.tree.map(
+    lambda x: x.update(shape=(num_batches * x.shape[0], *x.shape[1:])),
+    NestedMap(train_spec),
+  )
+  spec.row = spec.prompt_index
+  return spec

@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Float32
 from typing_extensions import override
 
-from pax import steps, tasks_lib
+from pax import partitioning, steps, tasks_lib
 from pax.inputs import prefetch
 from pax.programs import (
   decode,
@@ -26,7 +26,6 @@ from pax.programs import (
   train_program,
 )
 from pax.steps import Batch, StepOutput
-from praxis.decoding import hparams as decoding
 
 if TYPE_CHECKING:
   # Only experiments of text need them.
@@ -114,6 +113,19 @@ class RolloutTrainProgram(train_program.SingleTaskTrainProgram):
           f' of updates of a rollout, got {value}; change it, ROLLOUT_BATCHES'
           ' or ROLLOUT_EPOCHS'
         )
+
+  @override
+  def steps_besides_update(
+    self,
+    partitioner: partitioning.Partitioner,
+    train_input_p: program.InputConfig,
+  ) -> Mapping[str, partitioning.PartitionedStep]:
+    """Returns the step that samples a rollout."""
+    step = rollout_sampling.SampleStep.create(partitioner.task, train_input_p)
+    prompts = rollout_sampling.prompt_spec(
+      partitioner.input_spec, train_input_p.rollout_batches
+    )
+    return {'sampling': partitioner.step_for(step, prompts)}
 
   @override
   def is_resumable(self, step: int) -> bool:
@@ -240,22 +252,7 @@ class RolloutTrainProgram(train_program.SingleTaskTrainProgram):
 
   @functools.cached_property
   def _sample_step(self) -> rollout_sampling.SampleStep:
-    inp = self._input
-    decoder = decoding.SampleDecoderHParams(
-      fprop_for_prefix=True,
-      max_decode_steps=inp.seq_len - inp.max_prompt_len,
-      eos_id=self._eos_ids,
-      temperature=1.0,
-      k=0,
-    )
-    return rollout_sampling.SampleStep(
-      decoder_tpl=decoder, max_prompt_len=inp.max_prompt_len
-    )
-
-  @property
-  def _eos_ids(self) -> list[int]:
-    eos_ids = self._task.model.decoder_tpl.eos_id
-    return [eos_ids] if isinstance(eos_ids, int) else list(eos_ids)
+    return rollout_sampling.SampleStep.create(self._task, self._input)
 
   def _metrics(
     self,
@@ -270,7 +267,9 @@ class RolloutTrainProgram(train_program.SingleTaskTrainProgram):
       {
         **rewards,
         'response_length': samples.response_lengths.astype(np.float32),
-        'truncated': (~np.isin(last_ids, self._eos_ids)).astype(np.float32),
+        'truncated': (~np.isin(last_ids, self._sample_step.eos_ids)).astype(
+          np.float32
+        ),
         f'{_REWARD}_std': deviations,
         # These prompts teach nothing.
         'prompts_with_equal_rewards': (deviations == 0).astype(np.float32),

@@ -142,6 +142,20 @@ class BaseTrainProgram(program.Program):
     )
     self._reporter = step_reporter.StepReporter(task, init_step)
 
+  def steps_besides_update(
+    self,
+    partitioner: partitioning.Partitioner,
+    train_input_p: program.InputConfig,
+  ) -> Mapping[str, partitioning.PartitionedStep]:
+    """Returns further steps on the state, by what they do, for `--mode=aot`.
+
+    Args:
+      partitioner: The partitioner of the task; the program need not be set up.
+      train_input_p: The config of the training input.
+    """
+    del partitioner, train_input_p
+    return {}
+
   def update_state(self, state: TrainState, step: int) -> TrainState:
     """Returns the state that enters `step`; subclasses may change it."""
     del step

@@ -102,11 +102,15 @@ class MeshTopology:
     has_coords = bool(torus) and all(hasattr(d, 'coords') for d in devices)
     has_hosts = devices[0].platform == 'gpu'
     shape = tuple(mesh.devices.shape)
+    coords = None
+    if has_coords:
+      # Those of a torus of two dimensions have a third, 0.
+      coords = np.array([d.coords[: len(torus)] for d in devices])
     return cls(
       axis_names=tuple(mesh.axis_names),
       shape=shape,
       dcn_shape=tuple(dcn_shape) if dcn_shape else (1,) * len(shape),
-      coords=np.array([d.coords for d in devices]) if has_coords else None,
+      coords=coords,
       torus=tuple(torus),
       hosts=np.array([d.process_index for d in devices]) if has_hosts else None,
     )

@@ -86,6 +86,18 @@ def memory_savings(
   ]
 
 
+def decoding_savings(name: str) -> str:
+  """Returns changes that reduce the memory of a step that decodes.
+
+  Args:
+    name: what the step does.
+  """
+  return (
+    f'{name}: decode fewer rows at once, shard the weights over mdl, too, or'
+    ' keep them sharded: --set DECODE_GATHERED_AXES=[]'
+  )
+
+
 def _replicated_arrays(arrays: Sequence[memory.StateArray]) -> Iterator[str]:
   for array in arrays:
     if array.is_large_and_replicated:

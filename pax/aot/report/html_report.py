@@ -49,6 +49,11 @@ def render_html(report: Report) -> str:
     _memory_bar(report),
     _table(text.memory_rows(report), has_color_key=True),
   ]
+  for name, memory in report.memory_besides_update.items():
+    elements += [
+      f'<h2>Memory per device, {html.escape(name)}</h2>',
+      _table(text.step_memory_rows(memory)),
+    ]
   if report.collectives:
     elements += [
       '<h2>Bytes sent per device and step</h2>',

@@ -149,7 +149,7 @@ def state_memory(
 def compiled_memory(
   state: Memory,
   analysis: MemoryAnalysis,
-  module: hlo_parser.Module,
+  module: hlo_parser.Module | None,
   *,
   is_fragmentation_allocated: bool = False,
 ) -> Memory:
@@ -163,7 +163,7 @@ def compiled_memory(
   Args:
     state: memory of state and batch.
     analysis: of the compiled step.
-    module: its HLO.
+    module: its HLO; None: it has no backward pass.
     is_fragmentation_allocated: whether the runtime allocates the temporaries as
       one block, with its gaps: GPUs.
   """
@@ -173,7 +173,9 @@ def compiled_memory(
     temporaries = analysis.temp_size_in_bytes
   else:
     temporaries = analysis.peak_memory_in_bytes - arguments - max(0, outputs)
-  activations = min(saved_activation_bytes(module), temporaries)
+  activations = None
+  if module is not None:
+    activations = min(saved_activation_bytes(module), temporaries)
   fragmentation = max(0, analysis.temp_size_in_bytes - temporaries)
   if is_fragmentation_allocated:
     temporaries, fragmentation = temporaries + fragmentation, 0
@@ -182,7 +184,7 @@ def compiled_memory(
     # Tile padding of small arrays.
     other_variables=state.other_variables + max(0, arguments - state.total),
     activations=activations,
-    temporaries=temporaries - activations,
+    temporaries=temporaries - (activations or 0),
     fragmentation=fragmentation,
     outputs=outputs,
     program=analysis.generated_code_size_in_bytes,

@@ -61,6 +61,10 @@ class Report:
   memory: Memory
   # Memory estimated from the jaxpr, before compilation.
   predicted: Memory | None = None
+  # That of the compiled steps besides the update, by what they do.
+  memory_besides_update: Mapping[str, Memory] = dataclasses.field(
+    default_factory=dict
+  )
   # None: not traced.
   flops: Flops | None = None
   # None: not compiled.
@@ -92,6 +96,8 @@ class Report:
     """Returns the report as a JSON object, with `total` and `bound`."""
     data: dict[str, Any] = dataclasses.asdict(self)
     data['memory']['total'] = self.memory.total
+    for name, memory in self.memory_besides_update.items():
+      data['memory_besides_update'][name]['total'] = memory.total
     if self.roofline:
       data['roofline']['bound'] = self.roofline.bound
     return json.dumps(data, indent=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from pax.aot.report.memory import Memory
 from pax.aot.report.roofline import Roofline
 from pax.aot.report.step_report import RematPolicy, Report
 
@@ -25,6 +26,9 @@ def render_text(report: Report) -> str:
   lines += _align_columns(list(summary_rows(report)))
   lines += ['', 'memory per device']
   lines += _align_columns(memory_rows(report))
+  for name, memory in report.memory_besides_update.items():
+    lines += ['', f'memory per device, {name}']
+    lines += _align_columns(step_memory_rows(memory))
   if report.collectives:
     lines += ['', 'bytes sent per device and step']
     lines += _align_columns([COLLECTIVES_HEADER, *collective_rows(report)])
@@ -100,6 +104,18 @@ def summary_rows(report: Report) -> Iterator[tuple[str, str]]:
 def memory_rows(report: Report) -> list[tuple[str, str]]:
   """Returns (category, bytes) of a device, with totals and the estimate."""
   memory = report.memory
+  rows = step_memory_rows(memory)
+  if report.predicted is None:
+    return rows
+  if report.predicted == memory:
+    return [*rows, ('', 'activations and temporaries are estimates')]
+  error = 100 * (report.predicted.total / memory.total - 1)
+  estimate = f'{format_bytes(report.predicted.total)} ({error:+.0f} %)'
+  return [*rows, ('estimated from the jaxpr', estimate)]
+
+
+def step_memory_rows(memory: Memory) -> list[tuple[str, str]]:
+  """Returns (category, bytes) of a device, with totals."""
   rows = [
     (category, format_bytes(value))
     for category, value in memory.by_category().items()
@@ -114,13 +130,7 @@ def memory_rows(report: Report) -> list[tuple[str, str]]:
     rows.append(
       ('with fragmentation', format_bytes(memory.total + memory.fragmentation))
     )
-  if report.predicted is None:
-    return rows
-  if report.predicted == memory:
-    return [*rows, ('', 'activations and temporaries are estimates')]
-  error = 100 * (report.predicted.total / memory.total - 1)
-  estimate = f'{format_bytes(report.predicted.total)} ({error:+.0f} %)'
-  return [*rows, ('estimated from the jaxpr', estimate)]
+  return rows
 
 
 def collective_rows(report: Report) -> list[tuple[str, ...]]:

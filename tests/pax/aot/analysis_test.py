@@ -208,3 +208,51 @@ def test_what_the_compiler_refuses_is_counted_once(monkeypatch):
   assert report.memory.capacity == 30.75 * 2**30
   assert not report.full_effort
   assert analysis.analyze(make(), full_effort=True).report.full_effort
+
+
+def with_another_step(made, monkeypatch):
+  """Gives the program of a target an evaluation besides its update."""
+  step = made.partitioner.eval_step()
+
+  class Program:
+    def steps_besides_update(self, partitioner, train_input_p):
+      assert partitioner is made.partitioner
+      assert train_input_p.cls.get_batch_size(train_input_p)
+      return {'sampling': step}
+
+  monkeypatch.setattr(
+    made.experiment.experiment, 'train_programs', lambda: [Program()]
+  )
+  return step
+
+
+def test_other_steps_of_the_program_are_compiled(monkeypatch):
+  made = make()
+  step = with_another_step(made, monkeypatch)
+  report = analysis.analyze(made).report
+  memory = report.memory_besides_update['sampling']
+  xla = step.compiled.memory_analysis()
+  # The state of training stays where it is.
+  assert memory.optimizer == report.memory.optimizer > 0
+  assert memory.temporaries == xla.temp_size_in_bytes
+  assert 'memory per device, sampling' in text.render_text(report)
+  assert 'per device, sampling' in html_report.render_html(report)
+  data = json.loads(report.to_json())
+  total = data['memory_besides_update']['sampling']['total']
+  assert total == memory.total
+
+
+def test_a_job_fits_if_all_of_its_steps_do(monkeypatch):
+  made = make()
+  step = with_another_step(made, monkeypatch)
+  compile_step = compilation.compile_step
+
+  def compile_or_reject(compiled, *, full_effort):
+    if compiled is step:
+      raise compilation.DoesNotFitError('Used 3.0G of 2.0G hbm')
+    return compile_step(compiled, full_effort=full_effort)
+
+  monkeypatch.setattr(compilation, 'compile_step', compile_or_reject)
+  report = analysis.analyze(made).report
+  assert report.fits is False
+  assert 'DECODE_GATHERED_AXES' in report.advice[0]

@@ -270,3 +270,18 @@ def test_steps_that_end_within_a_rollout_are_refused(tmp_path):
   task.train.save_interval_steps = 3
   with pytest.raises(ValueError, match='save_interval_steps .* got 3'):
     _program(tmp_path, task, rollout_batches=2)
+
+
+def test_the_step_that_samples_is_known_without_data(tmp_path):
+  _, partitioner, _ = _program(tmp_path)
+  input_p = pax_fiddle.Config(
+    rewarded_prompts.RewardedPromptInput,
+    max_prompt_len=_MAX_PROMPT_LEN,
+    seq_len=_SEQ_LEN,
+    rollout_batches=3,
+  )
+  program = rollouts.RolloutTrainProgram()
+  [(name, step)] = program.steps_besides_update(partitioner, input_p).items()
+  assert name == 'sampling'
+  rows = step.lower().out_info.per_example_out
+  assert {x.shape[0] for x in jax.tree.leaves(rows)} == {3 * 8}

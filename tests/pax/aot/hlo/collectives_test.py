@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -213,3 +214,19 @@ def test_a_collective_in_several_fusions_counts_once():
   (gather,) = collectives.find_collectives(module, topology)
   assert (gather.kind, gather.count, gather.is_async) == ('all-gather', 5, True)
   assert gather.ici_bytes == 3 * (2 * 8 * 2)
+
+
+def test_devices_of_a_flat_torus_have_a_third_coordinate():
+  devices = np.array(
+    [
+      types.SimpleNamespace(platform='tpu', coords=(x, y, 0), process_index=0)
+      for x in range(2)
+      for y in range(4)
+    ]
+  )
+  flat = types.SimpleNamespace(devices=devices, axis_names=('data',))
+  topology = collectives.MeshTopology.from_mesh(flat, None, (2, 4))
+  # Three devices in each direction of a line of four, one link across.
+  line = np.arange(4)
+  assert collectives._mean_distance(line, topology) == pytest.approx(10 / 6)
+  assert collectives._mean_distance(np.array([0, 4]), topology) == 1

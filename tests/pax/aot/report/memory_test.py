@@ -58,3 +58,8 @@ def test_capacity(capacity, fits):
 def test_what_a_later_loop_reads_is_kept():
   module = hlo_parser.parse(hlo_texts.TWO_LOOPS)
   assert memory.saved_activation_bytes(module) == 3 * 8 * 4
+
+
+def test_a_step_without_a_backward_pass_saves_nothing():
+  step = memory.compiled_memory(STATE, XLA, None)
+  assert (step.activations, step.temporaries) == (None, 30)
