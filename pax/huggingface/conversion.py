@@ -35,6 +35,7 @@ from pax.checkpoints.types import CheckpointError, CheckpointType, Shapes
 from pax.huggingface import (
   families,
   model_folder,
+  mtp_modules,
   safetensors,
   stacked_variables,
   tensor_entries,
@@ -85,7 +86,11 @@ class Summary:
 
 
 def to_pax(
-  source: str | Path, output: str | Path, *, repeated_layers: bool = False
+  source: str | Path,
+  output: str | Path,
+  *,
+  repeated_layers: bool = False,
+  has_mtp: bool = False,
 ) -> Summary:
   """Writes a checkpoint of step 0 with the weights of a folder.
 
@@ -95,13 +100,14 @@ def to_pax(
     source: The folder.
     output: The directory of a job; the checkpoint is in its `checkpoints`.
     repeated_layers: Whether the variables are those of a repeated stack.
+    has_mtp: Whether to read the modules of multi-token prediction.
 
   Raises:
     ValueError: The folder has no model that is supported, or its layers cannot
       be repeated.
     CheckpointError: The checkpoint exists already.
   """
-  folder = model_folder.ModelFolder.open(source)
+  folder = model_folder.ModelFolder.open(source, has_mtp=has_mtp)
   repetition = None
   if repeated_layers:
     repetition = stacked_variables.repetition_of(folder.model.model())
@@ -237,7 +243,9 @@ class _CheckpointTensors:
         **config,
         'tie_word_embeddings': is_tied,
       }
-    family, model = families.find_family(config), families.read_model(config)
+    has_mtp = mtp_modules.are_in(saved)
+    family = families.find_family(config, has_mtp=has_mtp)
+    model = families.read_model(config, has_mtp=has_mtp)
     if names is None:
       layouts = weight_layouts.by_tensor(model.weights())
     else:

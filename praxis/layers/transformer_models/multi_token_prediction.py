@@ -114,7 +114,7 @@ class MultiTokenPrediction(base_layer.BaseLayer):
   module_tpl: LayerTpl = template_field(MtpModule)
 
   def setup(self) -> None:
-    self._check_positive('num_modules')
+    self._check_positive('num_modules', 'loss_weight')
     self.create_children('modules', [self.module_tpl] * self.num_modules)
 
   def __call__(
