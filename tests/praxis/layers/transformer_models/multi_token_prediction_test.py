@@ -16,6 +16,7 @@ from praxis.layers import models, transformer_models, transformers
 from praxis.layers.transformer_models import (
   LanguageModelType,
   MultiTokenPrediction,
+  multi_token_prediction,
   stack_configs,
 )
 from praxis.nested_map import NestedMap
@@ -175,6 +176,31 @@ def test_the_next_token_is_predicted_as_without_modules():
   assert evaluated.total_loss == without.total_loss
 
 
+def test_positions_without_a_token_ahead_are_padding():
+  inputs = _inputs()
+  tokens = multi_token_prediction.Tokens(
+    ids=inputs.pop('inputs'),
+    segment_mask=jnp.zeros((1, 1, 1, _LENGTH)),
+    **inputs,
+  )
+  # By hand: the last k positions of each text, and the padding of the row.
+  paddings = {
+    1: [[0, 0, 0, 1, 0, 0, 1, 1, 1], [0, 0, 0, 0, 0, 0, 0, 0, 1]],
+    2: [[0, 0, 1, 1, 0, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0, 0, 1, 1]],
+    4: [[1] * _LENGTH, [0, 0, 0, 0, 0, 1, 1, 1, 1]],
+  }
+  weights = {
+    1: [[1, 1, 1, 0, 1, 0.5, 0, 0, 0], [0, 0, 1, 1, 0, 0, 1, 1, 0]],
+    2: [[1, 1, 0, 0, 0.5, 0, 0, 0, 0], [0, 1, 1, 0, 0, 1, 1, 0, 0]],
+    4: [[0] * _LENGTH, [1, 0, 0, 1, 1, 0, 0, 0, 0]],
+  }
+  for k, want in paddings.items():
+    ahead = tokens.ahead(k)
+    np.testing.assert_array_equal(ahead.paddings, want)
+    np.testing.assert_array_equal(ahead.labels.class_weights, weights[k])
+    np.testing.assert_array_equal(ahead.ids[:, :-k], tokens.ids[:, k:])
+
+
 def test_all_weights_have_a_gradient():
   layer, variables, inputs = _built(_lm())
   loss = lambda variables: layer.apply(variables, **inputs).mtp_loss
@@ -312,8 +338,12 @@ def test_errors():
   lm.softmax_tpl.z_loss_weight = 0.1
   with pytest.raises(ValueError, match='z_loss_weight .* must be 0 with mtp'):
     _built(lm)
-  with pytest.raises(ValueError, match='num_modules'):
+  with pytest.raises(ValueError, match='needs num_modules > 0'):
     _built(_lm(-1))
+  lm = _lm()
+  lm.mtp_tpl.loss_weight = 0.0
+  with pytest.raises(ValueError, match='needs loss_weight > 0'):
+    _built(lm)
   layer, variables, inputs = _built(_lm())
   inputs['labels'] = NestedMap(
     class_probabilities=jnp.ones((2, _LENGTH, _VOCAB)),
