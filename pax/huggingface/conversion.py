@@ -16,7 +16,13 @@ import pathlib
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+  Collection,
+  Iterable,
+  Iterator,
+  Mapping,
+  Sequence,
+)
 from typing import Any
 
 import jax
@@ -234,6 +240,7 @@ class _CheckpointTensors:
   ) -> _CheckpointTensors:
     checkpoint = CheckpointReader(path)
     saved = checkpoint.shapes
+    names: Collection[str] | None
     names, extra = _tensor_names(side)
     if config.get('model_type') == 't5':
       # The variables have what newer files of transformers do not record.
@@ -248,6 +255,7 @@ class _CheckpointTensors:
     model = families.read_model(config, has_mtp=has_mtp)
     if names is None:
       layouts = weight_layouts.by_tensor(model.weights())
+      names = family.new_copies
     else:
       layouts = families.find_tensors(family, model, names)
     variables = stacked_variables.of_layouts(
@@ -268,7 +276,7 @@ class _CheckpointTensors:
       name: (parts[0].tensor_shape, dtypes[name])
       for name, parts in layouts.items()
     }
-    copies = families.find_copies(family, layouts, names or ())
+    copies = families.find_copies(family, layouts, names)
     extra = {name: e for name, e in extra.items() if name not in copies}
     shapes |= {copy: shapes[source] for copy, source in copies.items()}
     shapes |= {name: (e.shape, e.dtype) for name, e in extra.items()}

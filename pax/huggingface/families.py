@@ -65,6 +65,8 @@ class Family:
   copies: Mapping[str, str] = dataclasses.field(
     default_factory=lambda: {_HEAD: _EMBEDDING}
   )
+  # Those that new files have, too.
+  new_copies: Collection[str] = ()
 
 
 def read_model(config: Json, *, has_mtp: bool = False) -> Model:
@@ -117,7 +119,9 @@ def find_family(config: Json, *, has_mtp: bool = False) -> Family:
     return dataclasses.replace(family, ignored=ignored)
   head = _EMBEDDING if config.get('tie_word_embeddings') else _HEAD
   copies = modules.copies(_EMBEDDING, head)
-  return dataclasses.replace(family, copies={**family.copies, **copies})
+  return dataclasses.replace(
+    family, copies={**family.copies, **copies}, new_copies=tuple(copies)
+  )
 
 
 def find_tensors(

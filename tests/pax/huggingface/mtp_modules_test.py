@@ -93,6 +93,18 @@ def test_an_export_has_the_bytes_of_the_source(
   assert (output / _FILE).read_bytes() == (source / _FILE).read_bytes()
 
 
+def test_new_files_have_the_copies_too(source, tmp_path, capsys):
+  job, output = tmp_path / 'job', tmp_path / 'output'
+  convert_command.run(capsys, 'hf-to-pax', source, job, '--mtp')
+  # As for a folder in FP8, whose files are not written again.
+  (job / 'huggingface/safetensors_headers.json').unlink()
+  convert_command.run(capsys, 'pax-to-hf', job, output)
+  want, got = (safetensors.read_folder(x) for x in (source, output))
+  assert set(got) == set(want)
+  for name, entry in got.items():
+    np.testing.assert_array_equal(entry.read(), want[name].read())
+
+
 def test_the_layers_of_a_model_have_no_modules_without_a_request(source):
   folder = model_folder.ModelFolder.open(source)
   assert not any('layers.4' in name for name in folder.layouts)

@@ -330,6 +330,33 @@ def test_metrics_of_a_language_model():
   np.testing.assert_allclose(mean, out.mtp_loss, rtol=1e-6)
 
 
+def test_decoding_leaves_the_modules_out():
+  variables, _ = _result()
+  trained = {'params': {'lm': variables['params']}}
+  # Without the variables of modules, which decoding would miss.
+  params = {x: y for x, y in variables['params'].items() if x != 'mtp'}
+  batch = NestedMap(ids=_inputs()['inputs'][:, :4], paddings=jnp.zeros((2, 4)))
+  ids = []
+  for num_modules, of_model in (
+    (2, trained),
+    (2, {'params': {'lm': params}}),
+    (0, {'params': {'lm': params}}),
+  ):
+    model = models.LanguageModel.config(name='model', lm_tpl=_lm(num_modules))
+    model.decoder_tpl.set(seqlen=8, max_decode_steps=4, eos_id=-1)
+    (_, decoded, _), _ = running.run(
+      model.Instantiate(),
+      of_model,
+      batch,
+      do_eval=True,
+      method='decode',
+      mutable=[base_layer.DECODE_CACHE],
+    )
+    ids.append(np.asarray(decoded.output_ids))
+  np.testing.assert_array_equal(ids[0], ids[1])
+  np.testing.assert_array_equal(ids[0], ids[2])
+
+
 def test_errors():
   for model_type in (LanguageModelType.PREFIX, LanguageModelType.BIDIRECTIONAL):
     with pytest.raises(ValueError, match='model_type must be causal with mtp'):
