@@ -94,8 +94,7 @@ class TransformerLm(decode_states.DecodeStateContainer):
   # Weight in total_loss of the mean negative entropy of the predictions; above
   # 0 it encourages high entropy.
   entropy_loss_weight: float | None = None
-  # Predicts the tokens after the next one too in training, as a
-  # `MultiTokenPrediction`.
+  # Predicts the tokens after the next one too; a `MultiTokenPrediction`.
   mtp_tpl: LayerTpl | None = template_field(None)
 
   @classmethod
@@ -247,8 +246,8 @@ class TransformerLm(decode_states.DecodeStateContainer):
     Returns:
       With labels the output of the softmax (logits and log_probs are None if it
       has a chunk_size, unless record_logits_in_xent_output), per_token_xent,
-      per_sequence_xent, total_loss, aux_loss and aux_loss_weight; with mtp_tpl
-      in training mtp_loss and mtp_weight. Without labels logits, log_probs and
+      per_sequence_xent, total_loss, aux_loss and aux_loss_weight, and with
+      mtp_tpl mtp_loss and mtp_weight. Without labels logits, log_probs and
       probs. With skip_compute_loss the activations.
     """
     self._summarize_tokens(paddings)
@@ -278,8 +277,7 @@ class TransformerLm(decode_states.DecodeStateContainer):
       activations = self.final_ln(activations)
     if self.skip_compute_loss:
       return activations
-    is_training = self.is_initializing() or not self.do_eval
-    if self.mtp_tpl is None or labels is None or not is_training:
+    if self.mtp_tpl is None or labels is None:
       return self.compute_loss(activations, labels, inputs)
     tokens = multi_token_prediction.Tokens(
       ids=inputs,
@@ -289,12 +287,27 @@ class TransformerLm(decode_states.DecodeStateContainer):
       segment_pos=segment_pos,
       segment_mask=mask,
     )
-    # First: compute_loss adds up the auxiliary losses of all layers.
-    mtp_losses = self.mtp(activations, tokens, embedder.lookup, self.softmax)
-    output = self.compute_loss(activations, labels, inputs)
-    output.update(mtp_losses)
-    output.total_loss += self.mtp_tpl.loss_weight * mtp_losses.mtp_loss
-    return output
+    return self._compute_loss_with_mtp(activations, tokens, embedder.lookup)
+
+  def _compute_loss_with_mtp(
+    self,
+    activations: Float[Array, 'B T D'],
+    tokens: multi_token_prediction.Tokens,
+    lookup: Callable[[Int[Array, 'B T']], Float[Array, 'B T D']],
+  ) -> NestedMap:
+    """Returns the losses with those of the tokens after the next ones.
+
+    In evaluation total_loss is that of the next tokens.
+    """
+    run_mtp = lambda: self.mtp(activations, tokens, lookup, self.softmax)
+    # compute_loss adds up the auxiliary losses of the layers that ran.
+    if self.do_eval and not self.is_initializing():
+      output = self.compute_loss(activations, tokens.labels, tokens.ids)
+      return NestedMap(output, **run_mtp())
+    mtp_losses = run_mtp()
+    output = self.compute_loss(activations, tokens.labels, tokens.ids)
+    output.total_loss += self.mtp.loss_weight * mtp_losses.mtp_loss
+    return NestedMap(output, **mtp_losses)
 
   def compute_loss(
     self,

@@ -162,18 +162,26 @@ def test_the_loss_is_that_of_the_texts_alone():
   np.testing.assert_allclose(out.total_loss, total, rtol=1e-6)
 
 
-def test_the_next_token_is_predicted_as_without_modules():
-  variables, out = _result()
-  layer = _lm(num_modules=0).Instantiate()
+@pytest.mark.parametrize('num_experts', [0, 4])
+def test_evaluation_has_the_loss_of_the_next_token(num_experts):
+  stack = _stack()
+  if num_experts:
+    stack.set(num_experts=num_experts, moe_layers=[1])
+  run = functools.partial(running.run, mutable=[base_layer.AUX_LOSS])
+  layer, variables, inputs = _built(_lm(stacked_transformer_tpl=stack))
+  without = _lm(0, stacked_transformer_tpl=stack).Instantiate()
   params = {x: y for x, y in variables['params'].items() if x != 'mtp'}
-  without = running.run(layer, {'params': params}, **_inputs())
-  np.testing.assert_array_equal(out.per_token_xent, without.per_token_xent)
-  assert without.total_loss == without.avg_xent == out.avg_xent
-  evaluated = running.run(
-    _lm().Instantiate(), variables, do_eval=True, **_inputs()
-  )
-  assert 'mtp_loss' not in evaluated
-  assert evaluated.total_loss == without.total_loss
+  want, _ = run(without, {'params': params}, **inputs, do_eval=True)
+  evaluated, _ = run(layer, variables, **inputs, do_eval=True)
+  trained, _ = run(layer, variables, **inputs)
+  assert {'mtp_loss', 'mtp_weight'} == evaluated.keys() - want.keys()
+  for name in ('total_loss', 'aux_loss', 'avg_xent', 'per_token_xent'):
+    np.testing.assert_array_equal(evaluated[name], want[name], err_msg=name)
+  np.testing.assert_allclose(evaluated.mtp_loss, trained.mtp_loss, rtol=1e-6)
+  # In training, the experts of the modules are balanced too.
+  assert (trained.aux_loss > evaluated.aux_loss) == bool(num_experts)
+  total = trained.avg_xent + _LOSS_WEIGHT * trained.mtp_loss + trained.aux_loss
+  np.testing.assert_allclose(trained.total_loss, total, rtol=1e-6)
 
 
 def test_positions_without_a_token_ahead_are_padding():
