@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from pax.huggingface.mtp_modules import MtpModules
 from pax.huggingface.rotary_decoder import RotaryDecoder
 
 # Contents of config.json.
@@ -42,6 +43,7 @@ def rotary_decoder(
     norm_epsilon=config.get('rms_norm_eps', 1e-6),
     rope=of_rope,
     is_tied=config.get('tie_word_embeddings', False),
+    mtp_modules=MtpModules.read(config),
     **settings,
   )
 

@@ -16,7 +16,13 @@ import pathlib
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+  Collection,
+  Iterable,
+  Iterator,
+  Mapping,
+  Sequence,
+)
 from typing import Any
 
 import jax
@@ -35,6 +41,7 @@ from pax.checkpoints.types import CheckpointError, CheckpointType, Shapes
 from pax.huggingface import (
   families,
   model_folder,
+  mtp_modules,
   safetensors,
   stacked_variables,
   tensor_entries,
@@ -85,7 +92,11 @@ class Summary:
 
 
 def to_pax(
-  source: str | Path, output: str | Path, *, repeated_layers: bool = False
+  source: str | Path,
+  output: str | Path,
+  *,
+  repeated_layers: bool = False,
+  has_mtp: bool = False,
 ) -> Summary:
   """Writes a checkpoint of step 0 with the weights of a folder.
 
@@ -95,13 +106,14 @@ def to_pax(
     source: The folder.
     output: The directory of a job; the checkpoint is in its `checkpoints`.
     repeated_layers: Whether the variables are those of a repeated stack.
+    has_mtp: Whether to read the modules of multi-token prediction.
 
   Raises:
     ValueError: The folder has no model that is supported, or its layers cannot
       be repeated.
     CheckpointError: The checkpoint exists already.
   """
-  folder = model_folder.ModelFolder.open(source)
+  folder = model_folder.ModelFolder.open(source, has_mtp=has_mtp)
   repetition = None
   if repeated_layers:
     repetition = stacked_variables.repetition_of(folder.model.model())
@@ -228,6 +240,7 @@ class _CheckpointTensors:
   ) -> _CheckpointTensors:
     checkpoint = CheckpointReader(path)
     saved = checkpoint.shapes
+    names: Collection[str] | None
     names, extra = _tensor_names(side)
     if config.get('model_type') == 't5':
       # The variables have what newer files of transformers do not record.
@@ -237,9 +250,12 @@ class _CheckpointTensors:
         **config,
         'tie_word_embeddings': is_tied,
       }
-    family, model = families.find_family(config), families.read_model(config)
+    has_mtp = mtp_modules.are_in(saved)
+    family = families.find_family(config, has_mtp=has_mtp)
+    model = families.read_model(config, has_mtp=has_mtp)
     if names is None:
       layouts = weight_layouts.by_tensor(model.weights())
+      names = family.new_copies
     else:
       layouts = families.find_tensors(family, model, names)
     variables = stacked_variables.of_layouts(
@@ -260,7 +276,7 @@ class _CheckpointTensors:
       name: (parts[0].tensor_shape, dtypes[name])
       for name, parts in layouts.items()
     }
-    copies = families.find_copies(family, layouts, names or ())
+    copies = families.find_copies(family, layouts, names)
     extra = {name: e for name, e in extra.items() if name not in copies}
     shapes |= {copy: shapes[source] for copy, source in copies.items()}
     shapes |= {name: (e.shape, e.dtype) for name, e in extra.items()}

@@ -18,6 +18,7 @@ from pax.huggingface import (
   gpt_oss,
   granite,
   layer_norms,
+  mtp_modules,
   olmo,
   smollm,
   weight_layouts,
@@ -25,12 +26,14 @@ from pax.huggingface import (
 from pax.huggingface.config_settings import Json
 from pax.huggingface.gpt2 import Gpt2
 from pax.huggingface.mixture_of_experts import ExpertTensors, MixtureOfExperts
+from pax.huggingface.mtp_modules import MtpModules
 from pax.huggingface.rotary_decoder import RotaryDecoder
 from pax.huggingface.t5 import T5
 from pax.huggingface.weight_layouts import WeightLayout
 from praxis import base_layer, pax_fiddle
 
-# Weight of the softmax.
+# Weights of the embedding and of the softmax.
+_EMBEDDING = 'model.embed_tokens.weight'
 _HEAD = 'lm_head.weight'
 
 
@@ -60,17 +63,31 @@ class Family:
   # Tensors that are copies of tied weights, where they are no weights, and the
   # tensors of those.
   copies: Mapping[str, str] = dataclasses.field(
-    default_factory=lambda: {_HEAD: 'model.embed_tokens.weight'}
+    default_factory=lambda: {_HEAD: _EMBEDDING}
   )
+  # Those that new files have, too.
+  new_copies: Collection[str] = ()
 
 
-def read_model(config: Json) -> Model:
+def read_model(config: Json, *, has_mtp: bool = False) -> Model:
   """Returns the model of a config.json.
 
+  Args:
+    config: Contents of config.json.
+    has_mtp: Whether the model has its modules of multi-token prediction.
+
   Raises:
-    ValueError: The family or a setting of it is not supported.
+    ValueError: The family or a setting of it is not supported, or it has no
+      such modules.
   """
   family = find_family(config)
+  if not has_mtp:
+    config = mtp_modules.without_modules(config)
+  elif not MtpModules.read(config).sources:
+    raise ValueError(
+      'num_nextn_predict_layers in config.json must be at least 1 for'
+      ' multi-token prediction, got none; set MTP_LOSS_WEIGHT=0.0'
+    )
   try:
     return family.read(config)
   except KeyError as e:
@@ -80,8 +97,12 @@ def read_model(config: Json) -> Model:
     ) from e
 
 
-def find_family(config: Json) -> Family:
+def find_family(config: Json, *, has_mtp: bool = False) -> Family:
   """Returns the family of a config.json.
+
+  Args:
+    config: Contents of config.json.
+    has_mtp: Whether its modules of multi-token prediction are not ignored.
 
   Raises:
     ValueError: It is not supported.
@@ -92,7 +113,15 @@ def find_family(config: Json) -> Family:
       f'model_type in config.json must be one of {sorted(FAMILIES)}, got'
       f' {name!r}; only these families have a mapping of their weights'
     )
-  return FAMILIES[name]
+  family, modules = FAMILIES[name], MtpModules.read(config)
+  if not has_mtp:
+    ignored = (*family.ignored, *modules.patterns)
+    return dataclasses.replace(family, ignored=ignored)
+  head = _EMBEDDING if config.get('tie_word_embeddings') else _HEAD
+  copies = modules.copies(_EMBEDDING, head)
+  return dataclasses.replace(
+    family, copies={**family.copies, **copies}, new_copies=tuple(copies)
+  )
 
 
 def find_tensors(
@@ -425,11 +454,7 @@ def _check_causal(config: Json) -> None:
 
 FAMILIES: Mapping[str, Family] = {
   'deepseek_v2': Family(read=deepseek.read_v2),
-  'deepseek_v3': Family(
-    read=deepseek.read_v3,
-    # The module that predicts the token after the next.
-    ignored=(r'.*rotary_emb\.inv_freq', r'model\.layers\.61\..*'),
-  ),
+  'deepseek_v3': Family(read=deepseek.read_v3),
   'gemma': Family(read=_gemma),
   'gemma2': Family(read=_gemma2),
   'gemma3_text': Family(read=_gemma3),

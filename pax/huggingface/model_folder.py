@@ -41,8 +41,14 @@ class ModelFolder:
   entries: Mapping[str, tensor_entries.Entry]
 
   @classmethod
-  def open(cls, path: str | pathlib.Path) -> ModelFolder:
+  def open(
+    cls, path: str | pathlib.Path, *, has_mtp: bool = False
+  ) -> ModelFolder:
     """Returns the model of a folder.
+
+    Args:
+      path: The folder.
+      has_mtp: Whether to read its modules of multi-token prediction.
 
     Raises:
       ValueError: The folder has no model, or one that is not supported.
@@ -50,7 +56,8 @@ class ModelFolder:
     path = pathlib.Path(path)
     config = read_config(path)
     entries = tensor_entries.read(path, config)
-    family, model = families.find_family(config), families.read_model(config)
+    family = families.find_family(config, has_mtp=has_mtp)
+    model = families.read_model(config, has_mtp=has_mtp)
     layouts = families.find_tensors(family, model, entries)
     for name, parts in layouts.items():
       parts[0].check_shape(entries[name].shape)

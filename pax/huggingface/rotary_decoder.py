@@ -18,6 +18,7 @@ from pax.huggingface import layer_norms, weight_layouts
 from pax.huggingface.gpt_oss import GptOssExperts
 from pax.huggingface.latent_attention import LatentAttention
 from pax.huggingface.mixture_of_experts import MixtureOfExperts
+from pax.huggingface.mtp_modules import MtpModules
 from pax.huggingface.weight_layouts import WeightLayout
 from praxis import base_layer, pax_fiddle
 from praxis.layers import (
@@ -107,6 +108,8 @@ class RotaryDecoder:
   latent_attention: LatentAttention | None = None
   # The feed-forward layers that are mixtures of experts; None for no layer.
   experts: MixtureOfExperts | GptOssExperts | None = None
+  # Those that predict the tokens after the next one.
+  mtp_modules: MtpModules = MtpModules()
 
   def __post_init__(self) -> None:
     # Before weights are read.
@@ -155,6 +158,11 @@ class RotaryDecoder:
         scale_sqrt_depth=self.scales_embedding,
         embedding_scale=self.embedding_scale,
       )
+    if num_modules := len(self.mtp_modules.sources):
+      lm.mtp_tpl = Config(
+        transformer_models.MultiTokenPrediction, num_modules=num_modules
+      )
+      lm.mtp_tpl.module_tpl.ln_tpl = self._norm()
     return Config(models.LanguageModel, lm_tpl=lm)
 
   def weights(self) -> Iterator[WeightLayout]:
@@ -165,7 +173,15 @@ class RotaryDecoder:
       'model.embed_tokens.weight', f'params/lm/{embedding}', vocab, model
     )
     for i in range(self.num_layers):
-      yield from self._layer_weights(i)
+      yield from self._layer_weights(
+        f'model.layers.{i}', f'params/lm/transformer/x_layers_{i}', i
+      )
+    for i, source in enumerate(self.mtp_modules.sources):
+      target = self.mtp_modules.variables(i)
+      yield from self.mtp_modules.weights(i, self.model_dims)
+      yield from self._layer_weights(
+        source, f'{target}/transformer/x_layers_0', self.num_layers - 1
+      )
     yield self._norm_weight('model.norm', 'params/lm/final_ln')
     if not self.is_tied:
       yield weight_layouts.transposed(
@@ -270,9 +286,10 @@ class RotaryDecoder:
       )
     return attention
 
-  def _layer_weights(self, index: int) -> Iterator[WeightLayout]:
-    source = f'model.layers.{index}'
-    target = f'params/lm/transformer/x_layers_{index}'
+  def _layer_weights(
+    self, source: str, target: str, kind: int
+  ) -> Iterator[WeightLayout]:
+    """Yields the layouts of a layer of the kind of layer `kind`."""
     for variable, tensor in self.norms.tensors.items():
       yield self._norm_weight(f'{source}.{tensor}', f'{target}/{variable}')
     attention = f'{source}.self_attn', f'{target}/self_attention'
@@ -280,7 +297,7 @@ class RotaryDecoder:
       yield from self._attention_weights(*attention)
     else:
       yield from self.latent_attention.weights(*attention, self.model_dims)
-    if self.experts is not None and index in self.experts.layers:
+    if self.experts is not None and kind in self.experts.layers:
       yield from self.experts.weights(
         source, f'{target}/ff_layer', self.model_dims
       )

@@ -19,11 +19,12 @@ import numpy as np
 from pax.huggingface.weight_layouts import WeightLayout
 from praxis import base_layer, pax_fiddle
 from praxis.layers import transformers
+from praxis.layers.transformer_models import stack_configs
 
 Config = pax_fiddle.Config
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 
-_LAYER = re.compile(r'/x_layers_(\d+)/')
+_LAYER = re.compile(r'(?<=/lm/transformer)/x_layers_(\d+)/')
 _PREFIX_LAYER = re.compile(r'\bprefix_layers[./]x_layers_(\d+)[./]')
 _REPEATED_LAYER = re.compile(r'\brepeat[./]sub[./]x_layers_(\d+)[./]')
 
@@ -271,24 +272,12 @@ def repeat_layers(model_p: LayerTpl, **settings: Any) -> None:
   stack_p = model_p.lm_tpl.stacked_transformer_tpl
   repeated_p = Config(
     transformers.StackedTransformerRepeated,
-    block=_layers_of(stack_p, first, first + size),
+    block=stack_configs.layers_of(stack_p, first, first + size),
     x_times=(stack_p.num_layers - first) // size,
     **settings,
   )
   if first:
-    repeated_p.prefix = _layers_of(stack_p, 0, first).set(
+    repeated_p.prefix = stack_configs.layers_of(stack_p, 0, first).set(
       remat=True, checkpoint_policy=repeated_p.checkpoint_policy
     )
   model_p.lm_tpl.stacked_transformer_tpl = repeated_p
-
-
-def _layers_of(stack_p: LayerTpl, first: int, end: int) -> LayerTpl:
-  """Returns a stack with the layers from `first` to before `end`."""
-  part_p = stack_p.clone().set(num_layers=end - first)
-  for field in ('local_window_size', 'transformer_layer_params_tpl'):
-    if isinstance(of_layers := getattr(part_p, field), list):
-      part_p.set(**{field: of_layers[first:end]})
-  part_p.moe_layers = [
-    i - first for i in stack_p.moe_layers or () if first <= i < end
-  ]
-  return part_p

@@ -18,6 +18,7 @@ from pax.checkpoints.types import CheckpointError, Shapes
 from pax.huggingface import (
   conversion,
   model_folder,
+  mtp_modules,
   stacked_variables,
 )
 
@@ -115,7 +116,7 @@ def initialize(
   """
   names = paths.flatten(state)
   leaves = FolderLeaves(
-    model_folder.ModelFolder.open(directory),
+    model_folder.ModelFolder.open(directory, has_mtp=mtp_modules.are_in(names)),
     stacked_variables.find_repetition(names),
   )
   source = init_from.SourceCheckpoint(

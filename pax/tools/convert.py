@@ -66,6 +66,12 @@ class Options(command_line.CheckedOptions):
     'hf-to-pax',
     'Stack the variables of layers, for experiments with USE_REPEATED_LAYER.',
   )
+  mtp: bool = command_line.flag(
+    False,
+    'hf-to-pax',
+    'Read the modules of multi-token prediction too, for experiments with'
+    ' MTP_LOSS_WEIGHT.',
+  )
 
 
 def main(argv: Sequence[str] = sys.argv) -> int:
@@ -87,7 +93,10 @@ def main(argv: Sequence[str] = sys.argv) -> int:
   source, output = folders
   if direction == _TO_PAX:
     summary = conversion.to_pax(
-      source, output, repeated_layers=options.repeated_layers
+      source,
+      output,
+      repeated_layers=options.repeated_layers,
+      has_mtp=options.mtp,
     )
   else:
     summary = conversion.to_huggingface(

@@ -71,7 +71,8 @@ _NAMES = {
   'spectrum_augmenter': 'SpectrumAugmenter',
   'stochastics': 'Dropout StochasticResidual',
   'transformer_models': (
-    'LanguageModelType TransformerEncoderDecoder TransformerLm'
+    'LanguageModelType MultiTokenPrediction TransformerEncoderDecoder '
+    'TransformerLm'
   ),
   'transformers': (
     'PipelinedTransformer StackedTransformer StackedTransformerRepeated '

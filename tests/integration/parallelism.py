@@ -14,7 +14,7 @@ import numpy as np
 from pax import learners, partitioning
 from pax.tasks.lm import model_params
 from praxis import base_layer, optimizers, pax_fiddle, py_utils, schedules
-from praxis.layers import transformers
+from praxis.layers import transformer_models, transformers
 from praxis.pytypes import NestedMap
 
 Config = pax_fiddle.Config
@@ -85,9 +85,18 @@ class _Sizes:
   GATING_FUNC = 'top2'
   BALANCES_EACH_SEQUENCE = False
   NUM_MICROBATCHES = None
+  NUM_MTP_MODULES = 0
 
   def datasets(self) -> list[Any]:
     return []
+
+  def _set_embeddings(self, lm_p: Config) -> None:
+    super()._set_embeddings(lm_p)
+    if self.NUM_MTP_MODULES:
+      lm_p.mtp_tpl = Config(
+        transformer_models.MultiTokenPrediction,
+        num_modules=self.NUM_MTP_MODULES,
+      )
 
   def _transformer_stack(
     self, num_layers: int

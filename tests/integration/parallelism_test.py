@@ -51,6 +51,18 @@ _CASES = {
     data=2, mdl=4, model=(('VOCAB_SIZE', 97), ('HIDDEN_DIMS', 62))
   ),
   'streamed_tensor': Case(stages=4, mdl=2, more=(('STREAM_IO', True),)),
+  # Modules of multi-token prediction.
+  'mtp_expert_fsdp_tensor': Case(
+    data=2, expert=2, mdl=2, model=(('NUM_MTP_MODULES', 2),)
+  ),
+  'mtp_pipeline_fsdp': Case(stages=4, data=2, model=(('NUM_MTP_MODULES', 1),)),
+  'mtp_ring_fsdp_tensor': Case(
+    data=2,
+    seq=2,
+    mdl=2,
+    model=(('NUM_MTP_MODULES', 2),),
+    more=(('CONTEXT_PARALLEL', 'ring'),),
+  ),
 }
 
 
@@ -62,6 +74,7 @@ _NIGHTLY = (
   'few_rows_expert',
   'pipeline_fsdp',
   'ring_pipeline_tensor',
+  'mtp_ring_fsdp_tensor',
 )
 
 

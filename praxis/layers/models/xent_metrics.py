@@ -80,7 +80,7 @@ def weighted_scalars(
   unit_weight = jnp.ones((), num_preds.dtype)
   num_correct = jnp.sum(is_correct * weights.astype(jnp.float32))
   xent = predictions.avg_xent, predictions.get('avg_xent_weight', num_preds)
-  return NestedMap(
+  metrics = NestedMap(
     total_loss=(predictions.total_loss, num_preds),
     avg_xent=xent,
     aux_loss=(predictions.aux_loss, unit_weight),
@@ -91,6 +91,9 @@ def weighted_scalars(
     ),
     num_predictions=(num_preds, unit_weight),
   )
+  if 'mtp_loss' in predictions:
+    metrics.mtp_loss = predictions.mtp_loss, predictions.mtp_weight
+  return metrics
 
 
 def strict_accuracy(

@@ -5,6 +5,9 @@ from praxis.alias_names import module_getattr
 from praxis.layers.transformer_models.encoder_decoder import (
   TransformerEncoderDecoder as TransformerEncoderDecoder,
 )
+from praxis.layers.transformer_models.multi_token_prediction import (
+  MultiTokenPrediction as MultiTokenPrediction,
+)
 from praxis.layers.transformer_models.transformer_lm import (
   LanguageModelType as LanguageModelType,
 )

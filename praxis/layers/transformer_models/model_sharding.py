@@ -114,6 +114,7 @@ class ShardedTemplates:
   position_embs: Sequence[LayerTpl | None]
   ngrammers: Sequence[LayerTpl | None]
   stacks: Sequence[LayerTpl | None]
+  mtps: Sequence[LayerTpl | None] = ()
 
 
 def shard_model(
@@ -158,6 +159,10 @@ def shard_model(
   for stack in _present(templates.stacks):
     for stacked in stack_configs.stacked_transformers(stack):
       _shard_layers(stacked, mappings)
+  for mtp in _present(templates.mtps):
+    proj = mtp.module_tpl.proj_tpl
+    proj.weight_split_dims_mapping.wt = mappings.w_df
+    proj.activation_split_dims_mapping.out = mappings.a_bld
   return model_p
 
 

@@ -38,6 +38,46 @@ def layer_templates(stacked_tpl: LayerTpl) -> list[LayerTpl]:
   return _as_list(stacked_tpl.transformer_layer_params_tpl)
 
 
+def layers_of(stacked_tpl: LayerTpl, first: int, end: int) -> LayerTpl:
+  """Returns a StackedTransformer Config with the layers `first` to `end` - 1.
+
+  Args:
+    stacked_tpl: Config of a StackedTransformer without n-grammers.
+    first: index of the first layer.
+    end: index after the last layer.
+  """
+  part = stacked_tpl.clone().set(num_layers=end - first)
+  templates = layer_templates(stacked_tpl)
+  if len(templates) > 1:
+    of_each = stacked_tpl.num_layers // len(templates)
+    part.transformer_layer_params_tpl = [
+      templates[i // of_each] for i in range(first, end)
+    ]
+  windows = stacked_tpl.local_window_size
+  if windows is not None and not isinstance(windows[0], int):
+    part.local_window_size = windows[first:end]
+  part.moe_layers = [
+    i - first for i in stacked_tpl.moe_layers or () if first <= i < end
+  ]
+  return part
+
+
+def last_layer(stack_tpl: LayerTpl) -> LayerTpl:
+  """Returns a StackedTransformer Config with the last layer of a stack.
+
+  The last layer of a scan, or of a pipeline, is rematerialized.
+
+  Args:
+    stack_tpl: Config of a plain, repeated or pipelined stack.
+  """
+  *_, stacked = stacked_transformers(stack_tpl)
+  last = layers_of(stacked, stacked.num_layers - 1, stacked.num_layers)
+  last.ngrammer_tpls = None
+  if stacked is not stack_tpl:
+    last.set(remat=True, checkpoint_policy=stack_tpl.checkpoint_policy)
+  return last
+
+
 def has_field(template: pax_fiddle.Config, name: str) -> bool:
   """Returns whether the template's class has a field of this name."""
   return any(f.name == name for f in pax_fiddle.fields_of(template.cls))

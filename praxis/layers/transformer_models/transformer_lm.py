@@ -25,6 +25,7 @@ from praxis.layers.transformer_models import (
   input_embedder,
   model_losses,
   model_sharding,
+  multi_token_prediction,
   ngrammer_state,
   stack_configs,
 )
@@ -93,6 +94,8 @@ class TransformerLm(decode_states.DecodeStateContainer):
   # Weight in total_loss of the mean negative entropy of the predictions; above
   # 0 it encourages high entropy.
   entropy_loss_weight: float | None = None
+  # Predicts the tokens after the next one too; a `MultiTokenPrediction`.
+  mtp_tpl: LayerTpl | None = template_field(None)
 
   @classmethod
   def set_sharding_params_v1(cls, lm_p: Any, **options: Any) -> Any:
@@ -130,12 +133,15 @@ class TransformerLm(decode_states.DecodeStateContainer):
       embedding = self.separate_embedding_tpl.clone()
       embedding.set(input_dims=self.model_dims, num_classes=self.vocab_size)
       self.create_child('embedding_lookup', embedding)
-    self.create_child('transformer', self._configured_stack())
+    stack = self._configured_stack()
+    self.create_child('transformer', stack)
     if self.final_ln_tpl is not None:
       final_ln = self.final_ln_tpl.clone().set(dim=self.model_dims)
       self.create_child('final_ln', final_ln)
     if self.softmax_tpl is not None:
       self.create_child('softmax', self._configured_softmax())
+    if self.mtp_tpl is not None:
+      self.create_child('mtp', self._configured_mtp(self.mtp_tpl, stack))
 
   def _configured_stack(self) -> LayerTpl:
     stack_tpl = self.stacked_transformer_tpl
@@ -187,6 +193,30 @@ class TransformerLm(decode_states.DecodeStateContainer):
       )
     return softmax
 
+  def _configured_mtp(self, mtp: LayerTpl, stack: LayerTpl) -> LayerTpl:
+    """Returns a MultiTokenPrediction with the last layer of the stack.
+
+    Raises:
+      ValueError: they would see the tokens that they predict, or their z-loss
+        would have another weight than their loss.
+    """
+    if self.model_type != LanguageModelType.CAUSAL:
+      raise ValueError(
+        f'model_type must be causal with mtp_tpl, got {self.model_type}; set '
+        'mtp_tpl=None'
+      )
+    if getattr(self.softmax_tpl, 'z_loss_weight', 0):
+      raise ValueError(
+        'z_loss_weight of softmax_tpl must be 0 with mtp_tpl, got '
+        f'{self.softmax_tpl.z_loss_weight}; leave it out'
+      )
+    return mtp.clone().set(
+      module_tpl=mtp.module_tpl.clone().set(
+        model_dims=self.model_dims,
+        stacked_transformer_tpl=stack_configs.last_layer(stack),
+      )
+    )
+
   def __call__(
     self,
     inputs: Int[Array, 'B T'],
@@ -216,9 +246,9 @@ class TransformerLm(decode_states.DecodeStateContainer):
     Returns:
       With labels the output of the softmax (logits and log_probs are None if it
       has a chunk_size, unless record_logits_in_xent_output), per_token_xent,
-      per_sequence_xent, total_loss, aux_loss and aux_loss_weight. Without
-      labels logits, log_probs and probs. With skip_compute_loss the
-      activations.
+      per_sequence_xent, total_loss, aux_loss and aux_loss_weight, and with
+      mtp_tpl mtp_loss and mtp_weight. Without labels logits, log_probs and
+      probs. With skip_compute_loss the activations.
     """
     self._summarize_tokens(paddings)
     embedder = self._input_embedder()
@@ -247,7 +277,37 @@ class TransformerLm(decode_states.DecodeStateContainer):
       activations = self.final_ln(activations)
     if self.skip_compute_loss:
       return activations
-    return self.compute_loss(activations, labels, inputs)
+    if self.mtp_tpl is None or labels is None:
+      return self.compute_loss(activations, labels, inputs)
+    tokens = multi_token_prediction.Tokens(
+      ids=inputs,
+      labels=labels,
+      paddings=paddings,
+      segment_ids=segment_ids,
+      segment_pos=segment_pos,
+      segment_mask=mask,
+    )
+    return self._compute_loss_with_mtp(activations, tokens, embedder.lookup)
+
+  def _compute_loss_with_mtp(
+    self,
+    activations: Float[Array, 'B T D'],
+    tokens: multi_token_prediction.Tokens,
+    lookup: Callable[[Int[Array, 'B T']], Float[Array, 'B T D']],
+  ) -> NestedMap:
+    """Returns the losses with those of the tokens after the next ones.
+
+    In evaluation total_loss is that of the next tokens.
+    """
+    run_mtp = lambda: self.mtp(activations, tokens, lookup, self.softmax)
+    # compute_loss adds up the auxiliary losses of the layers that ran.
+    if self.do_eval and not self.is_initializing():
+      output = self.compute_loss(activations, tokens.labels, tokens.ids)
+      return NestedMap(output, **run_mtp())
+    mtp_losses = run_mtp()
+    output = self.compute_loss(activations, tokens.labels, tokens.ids)
+    output.total_loss += self.mtp.loss_weight * mtp_losses.mtp_loss
+    return NestedMap(output, **mtp_losses)
 
   def compute_loss(
     self,
@@ -425,4 +485,5 @@ def _sharded_templates(lm_p: LayerTpl) -> model_sharding.ShardedTemplates:
     position_embs=[lm_p.position_emb_tpl],
     ngrammers=[lm_p.ngrammer_tpl],
     stacks=[lm_p.stacked_transformer_tpl],
+    mtps=[lm_p.mtp_tpl],
   )

@@ -23,13 +23,14 @@ def _stack(**fields):
   )
 
 
-def _lm():
+def _lm(**fields):
   lm = transformer_models.TransformerLm.config(
     model_dims=8,
     vocab_size=16,
     stacked_transformer_tpl=transformers.StackedTransformerRepeated.config(
       block=_stack(), x_times=2
     ),
+    **fields,
   )
   return lm.cls.set_sharding_params_v1(lm, **_MESH)
 
@@ -50,6 +51,11 @@ _LABELS = NestedMap(class_ids=i32(2, 4), class_weights=f32(2, 4))
 
 CASES = {
   'TransformerLm': case(_lm(), i32(2, 4), f32(2, 4), labels=_LABELS),
+  'MultiTokenPrediction': case(
+    _lm(mtp_tpl=transformer_models.MultiTokenPrediction.config()),
+    *(i32(2, 4), f32(2, 4)),
+    labels=_LABELS,
+  ),
   'TransformerEncoderDecoder': case(
     _encoder_decoder(), i32(2, 3), f32(2, 3), i32(2, 4), f32(2, 4), _LABELS
   ),

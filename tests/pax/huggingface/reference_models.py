@@ -74,6 +74,7 @@ def write(
   *,
   dtype: str = 'F32',
   num_files: int = 1,
+  copies: Mapping[str, str] | None = None,
 ) -> pathlib.Path:
   """Writes a model to a new folder, and returns the folder.
 
@@ -83,7 +84,9 @@ def write(
     shapes: Of the tensors, by name.
     dtype: That of the tensors, by its name in the format.
     num_files: Over which the tensors are distributed.
+    copies: Names of tensors that have the values of another one, and its name.
   """
+  copies = copies or {}
   folder.mkdir(parents=True)
   (folder / 'config.json').write_text(json.dumps(config))
   for name, text in TOKENIZER.items():
@@ -97,7 +100,9 @@ def write(
       file = f'model-{i + 1:05d}-of-{num_files:05d}.safetensors'
     part = names[i * size : (i + 1) * size]
     arrays = {
-      name: weight(name, tuple(shapes[name])).astype(DTYPES[dtype])
+      name: weight(copies.get(name, name), tuple(shapes[name])).astype(
+        DTYPES[dtype]
+      )
       for name in part
     }
     write_safetensors(folder / file, arrays, dtype)
@@ -179,6 +184,33 @@ def _write_with_settings(
   shapes = {weight.tensor: weight.tensor_shape for weight in weights}
   write(folder, config, shapes)
   (folder / 'tokenizer.json').unlink()
+
+
+def write_mtp_model(folder: pathlib.Path) -> pathlib.Path:
+  """Writes a DeepSeek-V3 of bytes, and returns the folder.
+
+  It has four layers, and as layer 4 the module that predicts a second token.
+
+  Args:
+    folder: Its path.
+  """
+  config = {
+    **load()['deepseek_v3']['config'],
+    'vocab_size': BYTE_VOCAB_SIZE,
+    'eos_token_id': tokenizers.ByteTokenizer.eos_id,
+    'num_hidden_layers': 4,
+    'num_nextn_predict_layers': 1,
+  }
+  copies = {
+    'model.layers.4.embed_tokens.weight': 'model.embed_tokens.weight',
+    'model.layers.4.shared_head.head.weight': 'lm_head.weight',
+  }
+  weights = families.read_model(config, has_mtp=True).weights()
+  shapes = {weight.tensor: weight.tensor_shape for weight in weights}
+  shapes |= {name: shapes[source] for name, source in copies.items()}
+  write(folder, config, shapes, copies=copies)
+  (folder / 'tokenizer.json').unlink()
+  return folder
 
 
 def write_mxfp4(folder: pathlib.Path) -> dict[str, np.ndarray]:

@@ -72,6 +72,9 @@ class HuggingFaceModel(base_experiment.BaseExperiment):
   # The learner.
   LEARNING_RATE = 1e-5
   WEIGHT_DECAY = 0.0
+  # Weight of the loss of the modules of multi-token prediction in the folder,
+  # 0.3 and in the end 0.1 for DeepSeek-V3; 0: without them.
+  MTP_LOSS_WEIGHT = 0.0
 
   def validate(self) -> None:
     """Checks the constants.
@@ -101,7 +104,11 @@ class HuggingFaceModel(base_experiment.BaseExperiment):
     return model_folder.read_config(pathlib.Path(self.MODEL_DIR))
 
   def task(self) -> TaskConfig:
-    model_p = families.read_model(self.model_config()).model()
+    has_mtp = self.MTP_LOSS_WEIGHT != 0.0
+    model = families.read_model(self.model_config(), has_mtp=has_mtp)
+    model_p = model.model()
+    if has_mtp:
+      model_p.lm_tpl.mtp_tpl.loss_weight = self.MTP_LOSS_WEIGHT
     self._set_layers(model_p)
     model_p.set(name='huggingface_model', fprop_dtype=self.FPROP_DTYPE)
     task_p = Config(
@@ -236,6 +243,12 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
       raise ValueError(
         f'OBJECTIVE={self.OBJECTIVE} needs TRAIN_FILES, JSON lines with'
         ' prompts, got None; set TRAIN_FILES'
+      )
+    if self.MTP_LOSS_WEIGHT and self.OBJECTIVE != 'responses':
+      raise ValueError(
+        'MTP_LOSS_WEIGHT is that of a loss of tokens, which'
+        f' OBJECTIVE={self.OBJECTIVE} has none of, got {self.MTP_LOSS_WEIGHT};'
+        ' set MTP_LOSS_WEIGHT=0.0'
       )
     if self.OBJECTIVE == 'rewards' and not self.REWARDS:
       raise ValueError(

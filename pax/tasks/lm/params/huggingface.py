@@ -227,6 +227,7 @@ class DeepSeekV3(fine_tuning.HuggingFaceLm):
     'intermediate_size': 18432,
     'moe_intermediate_size': 2048,
     'num_hidden_layers': 61,
+    'num_nextn_predict_layers': 1,
     'first_k_dense_replace': 3,
     'num_attention_heads': 128,
     'q_lora_rank': 1536,

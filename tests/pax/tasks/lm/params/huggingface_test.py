@@ -304,6 +304,36 @@ def test_repeated_layers_have_the_loss_of_the_model_and_export_it(
   )
 
 
+def test_modules_of_multi_token_prediction_are_trained_and_exported(
+  tmp_path, capfd
+):
+  source = reference_models.write_mtp_model(tmp_path / 'source')
+  job, output = tmp_path / 'job', tmp_path / 'output'
+  words = ['--set=MTP_LOSS_WEIGHT=0.25', '--set=NUM_TRAIN_STEPS=3']
+  words += ['--set=BATCH_SIZE=4', '--set=ICI_MESH_SHAPE=[1,2,2]']
+  words += ['--set=LEARNING_RATE=0.01', '--set=EVAL_ON_TEST=False']
+  code = job_runs.run('DeepSeekV3', source, job, *words)
+  assert code == 0, capfd.readouterr().err
+  first, *_ = (job / 'metrics.jsonl').read_text().splitlines()
+  metric = lambda name: json.loads(first)[f'Metrics/{name}']
+  total = metric('avg_xent') + 0.25 * metric('mtp_loss') + metric('aux_loss')
+  assert metric('total_loss') == pytest.approx(total, rel=1e-5)
+  assert metric('mtp_loss') > 1
+  # The last position of each of four rows has no second token.
+  assert metric('num_predictions') - metric('mtp_loss-weight') == 4
+  assert main.main(['pax', 'convert', 'pax-to-hf', str(job), str(output)]) == 0
+  before, after = map(safetensors.read_folder, (source, output))
+  assert list(before) == list(after)
+  for name in before:
+    # Not all experts get a token.
+    if '.layers.4.' in name and '.experts.' not in name:
+      assert (before[name].read() != after[name].read()).any(), name
+  np.testing.assert_array_equal(
+    after['model.layers.4.embed_tokens.weight'].read(),
+    after['model.embed_tokens.weight'].read(),
+  )
+
+
 @pytest.mark.parametrize('mode', ['decode_once', 'infer'])
 def test_prompts_of_a_file_get_the_greedy_tokens_of_the_model(
   mode, tmp_path, capfd
@@ -400,6 +430,10 @@ def test_span_corruption_needs_ids_for_sentinels(tmp_path, capfd):
   [
     (['OBJECTIVE=pairs'], "'rewards'], got 'pairs'"),
     (['OBJECTIVE=rewards', 'TRAIN_FILES=a.jsonl'], 'needs REWARDS'),
+    (
+      ['OBJECTIVE=preferences', 'TRAIN_FILES=a.jsonl', 'MTP_LOSS_WEIGHT=0.3'],
+      'OBJECTIVE=preferences has none of, got 0.3',
+    ),
     (['OBJECTIVE=responses'], 'needs TRAIN_FILES'),
     (
       ['OBJECTIVE=responses', 'TRAIN_FILES=a.jsonl', 'TRAIN_DATA=b.jsonl'],
