@@ -16,7 +16,7 @@ import pathlib
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -242,15 +242,15 @@ class _CheckpointTensors:
       layouts = weight_layouts.by_tensor(model.weights())
     else:
       layouts = families.find_tensors(family, model, names)
-    variables = stacked_variables.of_layouts(
-      layouts, stacked_variables.find_repetition(saved)
-    )
-    variables = _in_policy(variables, saved)
     learned = {
       leaf: x
       for leaf, x in saved.items()
-      if not policy_networks.is_of_reference(leaf)
+      if not policy_networks.is_frozen(leaf)
     }
+    variables = stacked_variables.of_layouts(
+      layouts, stacked_variables.find_repetition(learned)
+    )
+    variables = in_network(variables, policy_networks.policy_of(learned))
     _check_leaves(variables, learned, path)
     dtypes: dict[str, np.dtype] = {}
     for variable in variables:
@@ -420,18 +420,17 @@ def leaf_name(variable: Variable) -> str:
   return _LEAF + variable.path.replace('/', '.')
 
 
-def _in_policy(
-  variables: Sequence[Variable], leaves: Iterable[str]
-) -> list[Variable]:
-  """Returns the variables of a language model in the policy of a checkpoint."""
-  network = policy_networks.NETWORK
-  policy = policy_networks.policy_of(leaves)
+def in_network(variables: Sequence[Variable], network: str) -> list[Variable]:
+  """Returns the variables of a language model in a network of another name.
+
+  Args:
+    variables: Those of a LanguageModel.
+    network: The name.
+  """
+  of_model = re.compile(rf'^(\w+)/{policy_networks.NETWORK}/')
   return [
-    dataclasses.replace(
-      variable,
-      path=re.sub(rf'^(\w+)/{network}/', rf'\1/{policy}/', variable.path),
-    )
-    for variable in variables
+    dataclasses.replace(x, path=of_model.sub(rf'\1/{network}/', x.path))
+    for x in variables
   ]
 
 
