@@ -80,6 +80,31 @@ def distillation_losses(student, teacher, batch):
   return loss, distillation, mean(is_equal.float())
 
 
+def check_step(record, student, teacher, batch):
+  """Compares the record of a step with that of two models on its batch."""
+  model = transformers.LlamaForCausalLM.from_pretrained(
+    student, dtype=torch.float32
+  )
+  teacher_model = transformers.GPT2LMHeadModel.from_pretrained(
+    teacher, dtype=torch.float32
+  )
+  loss, distillation, agreement = distillation_losses(
+    model, teacher_model, batch
+  )
+  loss.backward()
+  squares = [torch.sum(x.grad**2) for x in model.parameters()]
+  expected = {
+    'loss': loss,
+    'Metrics/distillation_loss': distillation,
+    'Metrics/teacher_agreement': agreement,
+    'learning/raw_grad_norm_scalar': torch.sqrt(torch.stack(squares).sum()),
+  }
+  for name, value in expected.items():
+    np.testing.assert_allclose(
+      record[name], value.item(), rtol=1e-4, err_msg=name
+    )
+
+
 @pytest.mark.parametrize('chunk_size', [16, 128])
 def test_the_second_step_is_that_of_torch(tmp_path, monkeypatch, chunk_size):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
@@ -128,25 +153,4 @@ def test_the_second_step_is_that_of_torch(tmp_path, monkeypatch, chunk_size):
   convert = ['pax', 'convert', 'pax-to-hf', str(job), str(updated), '--step=1']
   assert main.main(convert) == 0
   record = [x for x in binary.records(job) if x['split'] == 'train'][1]
-  model = transformers.LlamaForCausalLM.from_pretrained(
-    updated, dtype=torch.float32
-  )
-  teacher_model = transformers.GPT2LMHeadModel.from_pretrained(
-    teacher, dtype=torch.float32
-  )
-  loss, distillation, agreement = distillation_losses(
-    model, teacher_model, batches[1]
-  )
-  np.testing.assert_allclose(record['loss'], loss.item(), rtol=1e-4)
-  np.testing.assert_allclose(
-    record['Metrics/distillation_loss'], distillation.item(), rtol=1e-4
-  )
-  np.testing.assert_allclose(
-    record['Metrics/teacher_agreement'], agreement.item(), rtol=1e-4
-  )
-  loss.backward()
-  squares = [torch.sum(x.grad**2) for x in model.parameters()]
-  norm = torch.sqrt(torch.stack(squares).sum()).item()
-  np.testing.assert_allclose(
-    record['learning/raw_grad_norm_scalar'], norm, rtol=1e-4
-  )
+  check_step(record, updated, teacher, batches[1])

@@ -4,6 +4,9 @@
 # bazel: size=medium
 from __future__ import annotations
 
+import math
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -148,6 +151,24 @@ def test_gradients_are_those_of_the_paper_and_the_teacher_has_none():
     grads['lm'],
     jax.grad(weighted_logits)(params['lm']),
   )
+
+
+def test_logits_are_in_memory_for_a_chunk_only():
+  def largest(chunk_size):
+    """Returns the number of elements of the largest array with logits."""
+    cfg = _model(chunk_size=chunk_size)
+    cfg.lm_tpl.softmax_tpl.set(xent_implementation='xla', chunk_size=2)
+    model = cfg.Instantiate()
+    params = random_variables(model, _batch())['params']
+    step = jax.jit(jax.grad(_loss_fn(model))).lower(params).compile()
+    shapes = {
+      tuple(map(int, x.split(',')))
+      for x in re.findall(r'f32\[([\d,]+)\]', step.as_text())
+    }
+    return max(math.prod(x) for x in shapes if _V in x)
+
+  num_logits = _B * _T * _V
+  assert largest(2) < num_logits <= largest(100)
 
 
 def test_a_student_that_equals_the_teacher_has_no_divergence():
