@@ -40,7 +40,8 @@ class LanguageModelDistillation(language_model.LanguageModel):
   distillation_weight: float = 0.5
   # The temperature T of both distributions, above 0.
   temperature: float = 1.0
-  # Number of time steps whose logits of both networks are in memory at once.
+  # Time steps per chunk of the comparison, which has the logits of both
+  # networks in memory.
   chunk_size: int = 128
 
   def setup(self) -> None:

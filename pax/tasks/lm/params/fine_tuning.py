@@ -212,9 +212,9 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
   GRPO_BETA = 0.0
   GRPO_LOSS_MEAN = 'tokens'
   GRPO_NORMALIZES_DEVIATION = True
-  # Folder of a teacher with the same vocabulary, whose distributions texts and
-  # responses are learned from, too (arXiv:1503.02531); their weight in the
-  # loss, from 0 to 1, and the temperature of what is compared.
+  # Folder of a teacher with the same vocabulary: the model learns texts and
+  # responses from its distributions, too (arXiv:1503.02531). Weight of these
+  # in the loss, from 0 to 1, and the temperature at which they are compared.
   TEACHER_DIR: str | None = None
   DISTILLATION_WEIGHT = 0.5
   DISTILLATION_TEMPERATURE = 1.0

@@ -116,7 +116,7 @@ def test_meshes_shard_both_and_have_the_same_losses(
 ):
   model_p = _experiment(student, f'TEACHER_DIR={teacher}').task().model
   split = model_p.teacher_lm_tpl.softmax_tpl.weight_split_dims_mapping.wt
-  assert split == ['mdl', 'data']
+  assert split == ['data', 'mdl']
   losses = {}
   for shape in ('[1,1,1]', '[1,1,2]', '[1,2,2]'):
     job = tmp_path / f'job{shape}'
