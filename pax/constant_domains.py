@@ -63,6 +63,8 @@ DOMAINS: dict[str, Domain] = {
   'PERCORE_BATCH_SIZE': value_domains.Interval(gt=0),
   'PERCORE_EVAL_BATCH_SIZE': _or_none(value_domains.Interval(gt=0)),
   'HELD_OUT_PERCENT': _interval(ge=0.0, lt=100.0),
+  'DISTILLATION_WEIGHT': _interval(ge=0.0, le=1.0),
+  'DISTILLATION_TEMPERATURE': _interval(gt=0.0),
 }  # fmt: skip
 
 

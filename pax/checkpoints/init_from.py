@@ -226,7 +226,10 @@ def apply_rules(
 
 
 class Initializer:
-  """Replaces leaves of a fresh state by those of other checkpoints."""
+  """Replaces leaves of a fresh state by those of other checkpoints.
+
+  A leaf that one checkpoint initializes is skipped by later ones.
+  """
 
   def __init__(
     self,
@@ -310,8 +313,6 @@ class Initializer:
   ) -> TrainState:
     """Returns `state` with the leaves that the rules select.
 
-    A leaf that one checkpoint initializes is skipped by later ones.
-
     Args:
       state: The fresh state, whose replaced leaves are deleted.
       all_rules: The rules by directory of the checkpoints.
@@ -333,12 +334,18 @@ class Initializer:
       states.append(self._map_states(source, rules, initialized_states))
     return self._load(state, variables, states)
 
-  def _variables(self) -> dict[str, jax.ShapeDtypeStruct]:
+  def _fresh_leaves(self) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns the leaves that no checkpoint has initialized."""
+    fresh = train_states.TensorProvenance()
     return {
       name: leaf
       for name, leaf in self._metadata.items()
-      if name.startswith(_MDL_VARS)
+      if self.provenance[name] == fresh
     }
+
+  def _variables(self) -> dict[str, jax.ShapeDtypeStruct]:
+    fresh = self._fresh_leaves()
+    return {x: fresh[x] for x in fresh if x.startswith(_MDL_VARS)}
 
   def _map_variables(
     self, source: SourceCheckpoint, rules: Rules, initialized: dict[str, str]
@@ -402,7 +409,7 @@ class Initializer:
     mappings = [*variables, *states]
     for mapping in mappings:
       self._check_types(mapping)
-    self._show(table(mappings, self._metadata))
+    self._show(table(mappings, self._fresh_leaves()))
     leaves = paths.flatten(state)
     for mapping in variables:
       self._replace(leaves, mapping)

@@ -16,13 +16,7 @@ import pathlib
 import re
 import shutil
 import tempfile
-from collections.abc import (
-  Collection,
-  Iterable,
-  Iterator,
-  Mapping,
-  Sequence,
-)
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -250,7 +244,12 @@ class _CheckpointTensors:
         **config,
         'tie_word_embeddings': is_tied,
       }
-    has_mtp = mtp_modules.are_in(saved)
+    learned = {
+      leaf: x
+      for leaf, x in saved.items()
+      if not policy_networks.is_frozen(leaf)
+    }
+    has_mtp = mtp_modules.are_in(learned)
     family = families.find_family(config, has_mtp=has_mtp)
     model = families.read_model(config, has_mtp=has_mtp)
     if names is None:
@@ -259,14 +258,9 @@ class _CheckpointTensors:
     else:
       layouts = families.find_tensors(family, model, names)
     variables = stacked_variables.of_layouts(
-      layouts, stacked_variables.find_repetition(saved)
+      layouts, stacked_variables.find_repetition(learned)
     )
-    variables = _in_policy(variables, saved)
-    learned = {
-      leaf: x
-      for leaf, x in saved.items()
-      if not policy_networks.is_of_reference(leaf)
-    }
+    variables = in_network(variables, policy_networks.policy_of(learned))
     _check_leaves(variables, learned, path)
     dtypes: dict[str, np.dtype] = {}
     for variable in variables:
@@ -436,18 +430,17 @@ def leaf_name(variable: Variable) -> str:
   return _LEAF + variable.path.replace('/', '.')
 
 
-def _in_policy(
-  variables: Sequence[Variable], leaves: Iterable[str]
-) -> list[Variable]:
-  """Returns the variables of a language model in the policy of a checkpoint."""
-  network = policy_networks.NETWORK
-  policy = policy_networks.policy_of(leaves)
+def in_network(variables: Sequence[Variable], network: str) -> list[Variable]:
+  """Returns the variables of a language model in a network of another name.
+
+  Args:
+    variables: Those of a LanguageModel.
+    network: The name.
+  """
+  of_model = re.compile(rf'^(\w+)/{policy_networks.NETWORK}/')
   return [
-    dataclasses.replace(
-      variable,
-      path=re.sub(rf'^(\w+)/{network}/', rf'\1/{policy}/', variable.path),
-    )
-    for variable in variables
+    dataclasses.replace(x, path=of_model.sub(rf'\1/{network}/', x.path))
+    for x in variables
   ]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warm start from a folder of Hugging Face: `--init_from=hf:DIR`."""
+"""Warm start from a folder of Hugging Face: `--init_from=hf:DIR`, teachers."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import dataclasses
 import functools
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
 
 from pax import storage
-from pax.checkpoints import init_from, paths
+from pax.checkpoints import init_from, paths, policy_networks
 from pax.checkpoints.types import CheckpointError, Shapes
 from pax.huggingface import (
   conversion,
@@ -32,6 +32,8 @@ class FolderLeaves:
   folder: model_folder.ModelFolder
   # Of the layers of the model; None without.
   repetition: stacked_variables.Repetition | None = None
+  # The network of a language model that has the variables.
+  network: str = policy_networks.NETWORK
 
   @property
   def path(self) -> pathlib.Path:
@@ -44,6 +46,7 @@ class FolderLeaves:
     variables = stacked_variables.of_layouts(
       self.folder.layouts, self.repetition
     )
+    variables = conversion.in_network(variables, self.network)
     return {conversion.leaf_name(variable): variable for variable in variables}
 
   @functools.cached_property
@@ -114,16 +117,10 @@ def initialize(
     ValueError: The folder has no model that is supported.
     CheckpointError: The model of the experiment is another one.
   """
-  names = paths.flatten(state)
-  leaves = FolderLeaves(
-    model_folder.ModelFolder.open(directory, has_mtp=mtp_modules.are_in(names)),
-    stacked_variables.find_repetition(names),
-  )
-  source = init_from.SourceCheckpoint(
-    directory=directory, step=0, leaves=leaves
-  )
+  names = [x for x in paths.flatten(state) if not policy_networks.is_frozen(x)]
+  leaves = _open(directory, names)
   try:
-    state = initializer.init_by_source(state, source, is_full=True)
+    state = initializer.init_by_source(state, _source(leaves), is_full=True)
   except CheckpointError as e:
     raise CheckpointError(
       f'{e}; use an experiment of tasks.lm.params.huggingface with --set'
@@ -132,3 +129,40 @@ def initialize(
   if jax.process_index() == 0:
     conversion.copy_files(leaves.folder, job_log_dir)
   return state
+
+
+def initialize_network(
+  initializer: init_from.Initializer,
+  state: init_from.TrainState,
+  network: str,
+  directory: str,
+) -> init_from.TrainState:
+  """Returns the state with all weights of a folder in one of its networks.
+
+  Args:
+    initializer: Replaces the leaves.
+    state: The fresh state, whose replaced leaves are deleted.
+    network: Name of the network in the model.
+    directory: The folder.
+
+  Raises:
+    ValueError: The folder has no model that is supported.
+    CheckpointError: The network is that of another model.
+  """
+  names = [x for x in paths.flatten(state) if f'.{network}.' in x]
+  leaves = dataclasses.replace(_open(directory, names), network=network)
+  return initializer.init_by_source(state, _source(leaves), is_full=True)
+
+
+def _open(directory: str, names: Sequence[str]) -> FolderLeaves:
+  """Returns the weights of a folder for the leaves of a network."""
+  return FolderLeaves(
+    model_folder.ModelFolder.open(directory, has_mtp=mtp_modules.are_in(names)),
+    stacked_variables.find_repetition(names),
+  )
+
+
+def _source(leaves: FolderLeaves) -> init_from.SourceCheckpoint:
+  return init_from.SourceCheckpoint(
+    directory=str(leaves.path), step=0, leaves=leaves
+  )

@@ -51,14 +51,14 @@ def initialize(
   print_line: Callable[[str], None],
   init_from_checkpoint: str | None = None,
 ) -> tuple[TrainState, train_states.TrainStateProvenance]:
-  """Returns an initial state with variables of other checkpoints.
+  """Returns an initial state with variables of other checkpoints and folders.
 
   Args:
     partitioner: The task on its devices.
     job_log_dir: The directory of the job, which receives the provenance.
     print_line: Prints which variables come from checkpoints.
     init_from_checkpoint: The value of --init_from, which takes precedence over
-      the rules of the task.
+      the rules of the task, but not over its `init_networks`.
 
   Returns:
     The state, and the origin of its arrays.
@@ -68,10 +68,13 @@ def initialize(
   initializer = init_from.Initializer(
     metadata, partitioner.fresh_opt_states, print_line
   )
-  if init_from_checkpoint:
+  if init_from_checkpoint or train.init_networks:
     # Most jobs do not need the layers of Hugging Face's models.
     from pax.huggingface import warm_start
 
+  for network, folder in train.init_networks.items():
+    state = warm_start.initialize_network(initializer, state, network, folder)
+  if init_from_checkpoint:
     if folder := warm_start.folder_of(init_from_checkpoint):
       state = warm_start.initialize(initializer, state, folder, job_log_dir)
     else:

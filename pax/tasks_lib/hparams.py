@@ -92,6 +92,9 @@ class Train(Parameterizable):
   init_from_checkpoint_rules: dict[
     str, loading_rules.CheckpointLoadingRules
   ] = pax_fiddle.instance_field(dict)
+  # Folders of Hugging Face by the networks of the model that they initialize,
+  # whatever initializes the other variables.
+  init_networks: dict[str, str] = pax_fiddle.instance_field(dict)
   # Steps between decodings during training; None is never.
   decode_interval_steps: int | None = _field(None, ge=0)
   # Steps before the first decoding.

@@ -65,6 +65,7 @@ def jobs(tmp_path_factory):
   folder = tmp_path_factory.mktemp('jobs')
   texts = [f'Text {i} of {i * i} about models.' for i in range(200)]
   reference_models.write_text_model(folder / 'qwen3', 'qwen3', texts)
+  reference_models.write_text_model(folder / 'teacher', 'llama3', texts)
   reference_models.write_text_model(folder / 't5', 't5', texts)
   lines = {
     'text': [{'text': text} for text in texts],

@@ -182,12 +182,13 @@ def _shard_batch(
 
 
 def _shard_lm(task_p: TaskConfig, method: str, **axes: Any) -> None:
-  """Calls a sharding method of the network, if the model has one.
+  """Calls a sharding method of each network of the model, if it has any.
 
-  It is that of a LanguageModel or of a SequenceModel.
+  They are those of a LanguageModel, a LanguageModelDistillation or a
+  SequenceModel.
   """
   model_p = task_p.model
-  for field in ('lm_tpl', 'model_tpl'):
+  for field in ('lm_tpl', 'teacher_lm_tpl', 'model_tpl'):
     network_p = getattr(model_p, field, None)
     if isinstance(network_p, Config):
       set_sharding_params = getattr(network_p.cls, method)

@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from praxis import base_layer, pax_fiddle, pytypes
 from praxis.layers import base_ops, linears
-from praxis.layers.embedding_softmax import fused, projection, xent
+from praxis.layers.embedding_softmax import (
+  fused,
+  projection,
+  time_chunks,
+  xent,
+)
 from praxis.nested_map import NestedMap
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
@@ -187,35 +191,15 @@ class FullSoftmax(projection.LogitsProjection):
     """Computes `_from_logits` in chunks of `chunk_size` time steps."""
     smoothing = self._smoothing()
 
-    def step(layer, carry, chunk):
-      inputs, ids, input_ids = chunk
+    def chunk_losses(
+      layer: FullSoftmax, inputs: Array, ids: Array, input_ids: Array | None
+    ) -> xent.TokenLosses:
       logits = layer.get_logits(inputs, input_ids)
-      return carry, xent.token_losses(logits, ids, smoothing)
+      return xent.token_losses(logits, ids, smoothing)
 
-    scan = nn.scan(
-      nn.remat(step, prevent_cse=False),
-      variable_broadcast=[base_layer.PARAMS, base_layer.NON_TRAINABLE],
+    losses = time_chunks.map_chunks(
+      chunk_losses, self, (inputs, ids, input_ids), chunk_size
     )
-    chunks = jax.tree.map(
-      lambda x: _split_time(x, chunk_size), (inputs, ids, input_ids)
-    )
-    _, losses = scan(self, (), chunks)
-    length = inputs.shape[1]
-    losses = jax.tree.map(lambda x: _join_time(x)[:, :length], losses)
     output = xent.summarize(losses, weights, ids)
     output.logits = output.log_probs = None
     return output
-
-
-def _split_time(x: Array, chunk_size: int) -> Array:
-  """Reshapes [B, T, ...] to [chunk, B, time, ...], padded with zeros."""
-  num_chunks = -(-x.shape[1] // chunk_size)
-  extra = num_chunks * chunk_size - x.shape[1]
-  x = jnp.pad(x, [(0, 0), (0, extra)] + [(0, 0)] * (x.ndim - 2))
-  shape = (x.shape[0], num_chunks, chunk_size, *x.shape[2:])
-  return jnp.moveaxis(x.reshape(shape), 1, 0)
-
-
-def _join_time(x: Array) -> Array:
-  x = jnp.moveaxis(x, 0, 1)
-  return x.reshape(x.shape[0], x.shape[1] * x.shape[2], *x.shape[3:])

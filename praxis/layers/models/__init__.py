@@ -10,6 +10,7 @@ from praxis.layers.models.classification_model import ClassificationModel
 from praxis.layers.models.continuous_batching_model import (
   LanguageModelContinuousBatching,
 )
+from praxis.layers.models.distillation import LanguageModelDistillation
 from praxis.layers.models.dpo import (
   LanguageModelDPO,
   SequenceModelDPO,
@@ -43,6 +44,7 @@ __all__ = [
   'LanguageModel',
   'LanguageModelContinuousBatching',
   'LanguageModelDPO',
+  'LanguageModelDistillation',
   'LanguageModelGRPO',
   'LanguageModelType',
   'PolicyLossMean',

@@ -152,8 +152,8 @@ class LanguageModel(base_model.BaseModel):
 
   def _apply_network(
     self, network: base_layer.BaseLayer, input_batch: NestedMap
-  ) -> NestedMap:
-    """Returns the outputs for a batch of a network of `_network_tpl`."""
+  ) -> Any:
+    """Returns what a `TransformerLm` of the same inputs returns for a batch."""
     labels = NestedMap(
       class_ids=input_batch.labels,
       class_weights=xent_metrics.label_weights(

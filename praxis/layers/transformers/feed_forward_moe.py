@@ -427,6 +427,7 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
       init=base_layer.WeightInit.Constant(0.0),
       mesh_shape=self.mesh_shape,
       # Steps are smaller than what bfloat16 resolves.
+      dtype=jnp.float32,
       collections=[
         base_layer.WeightHParamsCollection.REQUIRES_MEAN_SYNC,
         base_layer.WeightHParamsCollection.DISALLOW_BFLOAT16_CONVERSION,

@@ -96,6 +96,14 @@ def _language_model(cls: Any, **fields: Any) -> Any:
   return cfg
 
 
+def _distillation() -> Any:
+  cfg = models.LanguageModelDistillation.config()
+  _lm(cfg.lm_tpl)
+  cfg.teacher_lm_tpl = _lm(cfg.teacher_lm_tpl, final_ln_tpl=None)
+  cfg.teacher_lm_tpl.model_dims = 12
+  return cfg
+
+
 def _bert() -> Any:
   cfg = models.BertModel.config()
   _lm(
@@ -156,6 +164,7 @@ CASES = {
     _language_model(models.LanguageModelGRPO, beta=0.1),
     NestedMap(advantages=f32(2), **_text()),
   ),
+  'LanguageModelDistillation': _predictions(_distillation(), _text()),
   'SequenceModelDPO': _predictions(
     _sequence_model(models.SequenceModelDPO),
     NestedMap(

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from pax.checkpoints import policy_networks
@@ -16,13 +18,18 @@ from pax.checkpoints import policy_networks
     ('mdl_vars.params.ref_lm.a.w', ['lm', 'mdl']),
     ('mdl_vars.params.mdl.a.w', ['mdl', 'lm']),
     ('mdl_vars.params.ref_mdl.a.w', ['mdl', 'lm']),
+    ('mdl_vars.params.teacher_lm.a.w', ['teacher_lm']),
   ],
 )
 def test_a_network_begins_with_a_policy(leaf, sources):
   assert policy_networks.source_leaves(leaf) == [
     f'mdl_vars.params.{name}.a.w' for name in sources
   ]
-  assert policy_networks.is_of_reference(leaf) == ('.ref_' in leaf)
+  is_frozen = '.ref_' in leaf or '.teacher_' in leaf
+  assert policy_networks.is_frozen(leaf) == is_frozen
+  path = leaf.replace('.', '/')
+  pattern = policy_networks.FROZEN_VARIABLES
+  assert bool(re.fullmatch(pattern, path)) == is_frozen
 
 
 @pytest.mark.parametrize(
@@ -31,11 +38,13 @@ def test_a_network_begins_with_a_policy(leaf, sources):
 )
 def test_other_leaves_have_one_name(leaf):
   assert policy_networks.source_leaves(leaf) == [leaf]
-  assert not policy_networks.is_of_reference(leaf)
+  assert not policy_networks.is_frozen(leaf)
 
 
 def test_the_policy_of_a_checkpoint():
   names = ['mdl_vars.params.mdl.w', 'mdl_vars.params.ref_mdl.w']
   assert policy_networks.policy_of(names) == 'mdl'
+  names = ['mdl_vars.params.lm.w', 'mdl_vars.params.teacher_lm.w']
+  assert policy_networks.policy_of(names) == 'lm'
   assert policy_networks.policy_of(['mdl_vars.params.lm.w']) == 'lm'
   assert policy_networks.policy_of(['mdl_vars.params.softmax.w']) == 'lm'

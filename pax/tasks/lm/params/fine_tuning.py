@@ -33,6 +33,7 @@ from pax.inputs.tokens import (
 )
 from pax.tasks.lm import (
   default_learners,
+  distillation,
   policy_models,
   sharding_annotations,
 )
@@ -218,6 +219,12 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
   GRPO_BETA = 0.0
   GRPO_LOSS_MEAN = 'tokens'
   GRPO_NORMALIZES_DEVIATION = True
+  # Folder of a teacher with the same vocabulary: the model learns texts and
+  # responses from its distributions, too (arXiv:1503.02531). Weight of these
+  # in the loss, from 0 to 1, and the temperature at which they are compared.
+  TEACHER_DIR: str | None = None
+  DISTILLATION_WEIGHT = 0.5
+  DISTILLATION_TEMPERATURE = 1.0
   # Whether layers are a scan over stacked weights, and which activations of a
   # block are saved for the backward pass.
   USE_REPEATED_LAYER = False
@@ -231,12 +238,13 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
     """Checks the constants.
 
     Raises:
-      ValueError: OBJECTIVE is unknown or has no files, or see
-        `HuggingFaceModel.validate`.
+      ValueError: OBJECTIVE is unknown or has no files, the teacher does not
+        fit, or see `HuggingFaceModel.validate`.
     """
     # PythonSource checks the vocabulary of a tokenizer that it trains.
     HuggingFaceModel.validate(self)
     check_objective(self.OBJECTIVE, _OBJECTIVES)
+    self._check_teacher()
     if self.OBJECTIVE == 'text':
       return
     if self.TRAIN_FILES is None:
@@ -263,6 +271,14 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
   def task(self) -> TaskConfig:
     task_p = super().task()
     task_p.model.lm_tpl.packed_input = True
+    if self.TEACHER_DIR is not None:
+      distillation.add_teacher(
+        task_p,
+        self.TEACHER_DIR,
+        weight=self.DISTILLATION_WEIGHT,
+        temperature=self.DISTILLATION_TEMPERATURE,
+        repeats_layers=self.USE_REPEATED_LAYER,
+      )
     if self.USE_REPEATED_LAYER:
       stacked_variables.repeat_layers(
         task_p.model, checkpoint_policy=self.CHECKPOINT_POLICY
@@ -357,6 +373,18 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
       max_prompt_len=self.MAX_PROMPT_LEN,
     )
 
+  def _check_teacher(self) -> None:
+    if self.TEACHER_DIR is None:
+      return
+    teacher = distillation.Teacher(folder=self.TEACHER_DIR)
+    teacher.check_objective(self.OBJECTIVE)
+    teacher.check_student(
+      self.model_config(),
+      self._tokenizer().Instantiate(),
+      tokenizer_of(self.TEACHER_DIR).Instantiate(),
+      self.MAX_SEQ_LEN,
+    )
+
   def _set_objective(self, task_p: TaskConfig) -> None:
     """Replaces the model and the optimized variables for OBJECTIVE."""
     has_reference = False
@@ -377,7 +405,7 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
       task_p.train.decode_interval_steps = self.EVAL_INTERVAL_STEPS
     if has_reference:
       task_p.train.learner.bprop_variable_exclusion = [
-        policy_networks.REFERENCE_VARIABLES
+        policy_networks.FROZEN_VARIABLES
       ]
 
   def _decoder(self) -> Config[decoding.DecoderHParams]:
