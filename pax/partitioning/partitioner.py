@@ -510,13 +510,10 @@ class Partitioner(metaclass=abc.ABCMeta):
     self, key: jax.Array, *, discard_opt_states: bool
   ) -> tuple[TrainState, TrainState]:
     """Returns a new state, and the origin of each of its arrays."""
+    rules = self.task.init_from_checkpoint_rules()
     state = self.initialize(key, discard_opt_states=discard_opt_states)
-    provenance = train_states.build_train_state_provenance(state)
-    rules = self.task.train.init_from_checkpoint_rules
-    if isinstance(rules, pax_fiddle.Config):
-      rules = rules.Instantiate()
     if not rules:
-      return state, provenance
+      return state, train_states.build_train_state_provenance(state)
     metadata = self.state_metadata
     if discard_opt_states:
       metadata = self.eval_state_metadata

@@ -20,7 +20,7 @@ from pax.checkpoints import init_from
 from pax.partitioning import initialize, specs
 from pax.steps.declared_variables import declare_variables
 from pax.train_states import Variables
-from praxis import base_layer, pax_fiddle
+from praxis import base_layer
 from praxis.pytypes import Nested
 
 TrainState = train_states.TrainState
@@ -67,7 +67,9 @@ def initialize_model_state(
       do_eval=do_eval,
     )
   )(prng_key)
-  rules = _checkpoint_rules(jax_task) if do_init_checkpoint_rules else {}
+  rules: Mapping[str, init_from.Rules] = {}
+  if do_init_checkpoint_rules:
+    rules = jax_task.init_from_checkpoint_rules()
   if not rules:
     return state, train_states.build_train_state_provenance(state)
   mesh = Mesh(np.array(jax.local_devices()[:1]), ('device',))
@@ -130,7 +132,9 @@ def initialize_partitioned_model_states(
   )
   with jax.set_mesh(mesh):
     state = init(prng_key)
-  rules = _checkpoint_rules(jax_task) if do_init_checkpoint_rules else {}
+  rules: Mapping[str, init_from.Rules] = {}
+  if do_init_checkpoint_rules:
+    rules = jax_task.init_from_checkpoint_rules()
   if not rules:
     return state, train_states.build_train_state_provenance(state)
   return _init_by_rules(jax_task, hparams, state, metadata, rules)
@@ -202,13 +206,6 @@ def _init_state(
     jax_task, var_weight_hparams, None, batch, key, do_eval=do_eval
   )
   return state.to_eval_state() if discard_opt_states else state
-
-
-def _checkpoint_rules(jax_task: Task) -> Mapping[str, Any]:
-  rules = jax_task.train.init_from_checkpoint_rules
-  if isinstance(rules, pax_fiddle.Config):
-    rules = rules.Instantiate()
-  return rules or {}
 
 
 def _init_by_rules(

@@ -232,6 +232,23 @@ class SingleTask(base_task.BaseTask):
       return mdl_vars
     return variational_noise.add_noise(self.vn, step, mdl_vars, prng_key)
 
+  def init_from_checkpoint_rules(self) -> Mapping[str, init_from.Rules]:
+    """Returns the rules of `train`, by directory of the checkpoints.
+
+    Raises:
+      ValueError: Networks are to be initialized from folders, too.
+    """
+    if networks := self.train.init_networks:
+      raise ValueError(
+        'task.train.init_networks must be empty where only rules initialize a'
+        f' state, got {dict(networks)}; train by pax.main, or call'
+        ' pax.programs.initial_state.create'
+      )
+    rules = self.train.init_from_checkpoint_rules
+    if isinstance(rules, Config):
+      rules = rules.Instantiate()
+    return rules or {}
+
   def apply_init_checkpoint_rules(
     self,
     train_state: TrainState,
@@ -257,9 +274,7 @@ class SingleTask(base_task.BaseTask):
       optimizer states again from the loaded variables.
     """
     del checkpoint_type
-    all_rules = self.train.init_from_checkpoint_rules
-    if isinstance(all_rules, Config):
-      all_rules = all_rules.Instantiate()
+    all_rules = self.init_from_checkpoint_rules()
     if not all_rules:
       return train_state, train_state_provenance, False
     return init_from.apply_rules(

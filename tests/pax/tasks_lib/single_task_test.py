@@ -221,3 +221,11 @@ def test_rules_load_variables_of_another_checkpoint(tmp_path):
     np.testing.assert_array_equal(value, expected)
   assert needs_opt_states
   assert {x.checkpoint_step for x in jax.tree.leaves(origins.mdl_vars)} == {3}
+
+
+def test_networks_of_folders_are_no_rules():
+  task = tiny.task().Instantiate()
+  assert not task.init_from_checkpoint_rules()
+  task.train.init_networks = {'teacher_lm': 'folder'}
+  with pytest.raises(ValueError, match='init_networks must be empty'):
+    task.init_from_checkpoint_rules()
