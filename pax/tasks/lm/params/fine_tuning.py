@@ -33,6 +33,7 @@ from pax.inputs.tokens import (
 )
 from pax.tasks.lm import (
   default_learners,
+  lm_data,
   policy_models,
   sharding_annotations,
 )
@@ -86,9 +87,9 @@ class HuggingFaceModel(base_experiment.BaseExperiment):
     num_ids = self._tokenizer().Instantiate().vocab_size
     if num_ids > config['vocab_size']:
       raise ValueError(
-        f'MODEL_DIR={self.MODEL_DIR} must have a tokenizer of at most'
-        f' {config["vocab_size"]} ids, the vocab_size of config.json, got'
-        f' {num_ids}; add the tokenizer of the model'
+        f'the tokenizer must have at most {config["vocab_size"]} ids, the'
+        f' vocab_size of config.json of MODEL_DIR={self.MODEL_DIR}, got'
+        f' {num_ids}; use the tokenizer of the model'
       )
 
   def model_config(self) -> dict[str, Any]:
@@ -230,6 +231,12 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
     HuggingFaceModel.validate(self)
     check_objective(self.OBJECTIVE, _OBJECTIVES)
     if self.OBJECTIVE == 'text':
+      if self.TRAIN_DATA is not None and self.TRAIN_FILES is not None:
+        raise ValueError(
+          'TRAIN_DATA or TRAIN_FILES must be None, got'
+          f' {self.TRAIN_DATA!r} and {self.TRAIN_FILES!r}; set one of them, or'
+          ' OBJECTIVE'
+        )
       return
     if self.TRAIN_FILES is None:
       raise ValueError(
@@ -366,10 +373,20 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
         clip_ratio_high=self.GRPO_CLIP_HIGH,
       )
       task_p.train.decode_interval_steps = self.EVAL_INTERVAL_STEPS
+      self._check_gathered_axes(task_p.model.mesh_axis_names)
     if has_reference:
       task_p.train.learner.bprop_variable_exclusion = [
         policy_networks.REFERENCE_VARIABLES
       ]
+
+  def _check_gathered_axes(self, names: Sequence[str] | None) -> None:
+    # Without a mesh each replica has all weights.
+    if names and not {*self.ROLLOUT_GATHERED_AXES} <= {*names}:
+      raise ValueError(
+        f'ROLLOUT_GATHERED_AXES must be a list of axes of {list(names)}, got'
+        f' {self.ROLLOUT_GATHERED_AXES!r}; e.g. --set'
+        " ROLLOUT_GATHERED_AXES=['data']"
+      )
 
   def _decoder(self) -> Config[decoding.DecoderHParams]:
     num_tokens = self.DECODE_SEQ_LEN // 2
@@ -385,7 +402,8 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
     )
 
   def _tokenizer(self) -> Config[tokenizers.Tokenizer]:
-    return HuggingFaceModel._tokenizer(self)
+    named = lm_data.LanguageModelData._tokenizer(self)
+    return HuggingFaceModel._tokenizer(self) if named is None else named
 
 
 class HuggingFaceSequenceModel(_FineTuning):
