@@ -11,6 +11,7 @@ Domain = value_domains.Domain
 
 _interval = value_domains.interval
 _or_none = value_domains.OrNone
+_OneOf = value_domains.OneOf
 
 _COUNT = _interval(ge=1)
 _RATE = _interval(ge=0.0, lt=1.0)
@@ -29,7 +30,8 @@ DOMAINS: dict[str, Domain] = {
       'HIDDEN_DIM', 'INPUT_DIM', 'OUTPUT_DIM',
       'CIRCULAR_REPEAT', 'CHECKPOINT_EVERY_N_STEPS', 'SAVE_INTERVAL_STEPS',
       'SUMMARY_INTERVAL_STEPS', 'IMAGE_SIZE', 'NUM_TRAIN_EXAMPLES',
-      'TRAINABLE_PE_MAX_SEQ_LEN',
+      'TRAINABLE_PE_MAX_SEQ_LEN', 'DECODE_BATCH_SIZE', 'SOURCE_LEN',
+      'TARGET_LEN', 'MAX_PROMPT_LEN', 'ROLLOUT_BATCHES', 'ROLLOUT_EPOCHS',
     ),
     _COUNT,
   ),
@@ -65,6 +67,14 @@ DOMAINS: dict[str, Domain] = {
   'HELD_OUT_PERCENT': _interval(ge=0.0, lt=100.0),
   'DISTILLATION_WEIGHT': _interval(ge=0.0, le=1.0),
   'DISTILLATION_TEMPERATURE': _interval(gt=0.0),
+  'DPO_BETA': _interval(gt=0.0),
+  # Of a group of samples.
+  'NUM_SAMPLES': _interval(ge=2),
+  'GRPO_BETA': _interval(ge=0.0),
+  'GRPO_CLIP_LOW': _interval(ge=0.0, le=1.0),
+  'GRPO_CLIP_HIGH': _interval(ge=0.0),
+  'GRPO_LOSS_MEAN': _OneOf(('tokens', 'samples')),
+  'GRPO_RATIO_LEVEL': _OneOf(('token', 'sequence')),
 }  # fmt: skip
 
 

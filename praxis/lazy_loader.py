@@ -34,7 +34,7 @@ def import_function(name: str, setting: str) -> Callable[..., Any]:
     setting: what names it, for messages.
 
   Raises:
-    ValueError: there is no such function.
+    ValueError: there is no such function, or it cannot be called.
   """
   module, _, function = name.partition(':')
   owner = import_if_exists(module) if module else None
@@ -43,6 +43,11 @@ def import_function(name: str, setting: str) -> Callable[..., Any]:
     missing = f'module {module!r}' if owner is None else f'{function!r} in it'
     raise ValueError(
       f'{setting} must be module:function, got {name!r}; there is no {missing}'
+    )
+  if not callable(found):
+    raise ValueError(
+      f'{setting} must be module:function, got {name!r}, which is a'
+      f' {type(found).__name__}; name a function'
     )
   return cast(Callable[..., Any], found)
 

@@ -9,6 +9,8 @@ import math
 import pytest
 
 from pax import constant_domains
+from praxis import value_domains
+from praxis.layers import models
 
 
 class Base:
@@ -20,6 +22,10 @@ class Base:
   # Another meaning than in Pax.
   MAX_STEPS = 'all'
   MODEL_DIMS: int
+  GRPO_LOSS_MEAN = 'tokens'
+  GRPO_RATIO_LEVEL = 'token'
+  GRPO_BETA = 0.0
+  GRPO_CLIP_LOW = 0.2
 
 
 @pytest.mark.parametrize(
@@ -35,6 +41,10 @@ class Base:
     ('ICI_MESH_SHAPE', [1, -1, 1]),
     ('ICI_MESH_SHAPE', 4),
     ('LEARNING_RATE', math.nan),
+    ('GRPO_LOSS_MEAN', 'token'),
+    ('GRPO_RATIO_LEVEL', 'tokens'),
+    ('GRPO_BETA', -0.1),
+    ('GRPO_CLIP_LOW', 1.2),
   ],
 )
 def test_invalid(name, value):
@@ -50,11 +60,27 @@ def test_invalid(name, value):
     {'PERCORE_BATCH_SIZE': 0.5, 'NUM_HEADS': 4, 'BATCH_SIZE': 1},
     {'ICI_MESH_SHAPE': None, 'LEARNING_RATE': -1.0},
     {'MAX_STEPS': 'none'},
+    {'GRPO_LOSS_MEAN': 'samples', 'GRPO_RATIO_LEVEL': 'sequence'},
     {'BATCH_SIZE': property(lambda self: 1 // 0)},
   ],
 )
 def test_valid(constants):
   constant_domains.check(type('Mine', (Base,), constants)())
+
+
+def test_domains_of_rewards_are_those_of_the_model():
+  fields = dict(
+    (field.name, domain)
+    for field, domain in value_domains.domains_of(models.LanguageModelGRPO)
+  )
+  for name, field in (
+    ('GRPO_LOSS_MEAN', 'loss_mean'),
+    ('GRPO_RATIO_LEVEL', 'ratio_level'),
+    ('GRPO_BETA', 'beta'),
+    ('GRPO_CLIP_LOW', 'clip_ratio_low'),
+    ('GRPO_CLIP_HIGH', 'clip_ratio_high'),
+  ):
+    assert constant_domains.DOMAINS[name].text == fields[field].text
 
 
 def test_the_message_proposes_the_value_of_the_base():

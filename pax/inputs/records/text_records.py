@@ -13,7 +13,7 @@ import json
 import mmap
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,27 @@ def open_text(path: str, field: str = 'text') -> TextSource:
   if not os.path.isfile(path):
     raise ValueError(f'{path} must be a file of text, but does not exist')
   return _OPENERS[suffix](path, field)
+
+
+def documents(paths: Iterable[str], field: str = 'text') -> Iterator[bytes]:
+  """Yields the documents of files; those without a suffix of SUFFIXES are text.
+
+  Args:
+    paths: The files.
+    field: As for `open_text`.
+
+  Raises:
+    ValueError: As `open_text`.
+    UnreadableRecordError: A record has no text.
+  """
+  for path in paths:
+    opener = _OPENERS.get(pathlib.Path(path).suffix, PlainText)
+    if opener is PlainText:
+      # Is read once.
+      yield from text_files.documents([path])
+    else:
+      source = opener(path, field)
+      yield from map(source.read, range(len(source)))
 
 
 class PlainText(TextSource):

@@ -130,8 +130,14 @@ class ConversationInput(text_corpus.TextCorpusInput, abc.ABC):
     Raises:
       ValueError: None has one.
     """
-    if not num_kept:
+    if not num_examples:
       raise self.empty_error()
+    if not num_kept:
+      raise ValueError(
+        f'examples of {self.name!r} must have a response in their first'
+        f' {self.seq_len} tokens, got none in {num_examples}; set MAX_SEQ_LEN'
+        ' for longer rows, or add messages of role assistant'
+      )
     if num_kept < num_examples:
       logging.warning(
         '%d of %d examples of %s have no response in their first %d tokens, and'

@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from pax.inputs.records import text_files
+from pax.inputs.records import text_files, text_records
 from pax.inputs.rows import packed_rows, packing, row_input
 from pax.inputs.text import text_corpus
 from pax.inputs.tokens import token_corpus, tokenizers
 from praxis import value_domains
+
+_TEXT_FIELD = 'text'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,17 +33,23 @@ class _Text:
 class TextLmInput(text_corpus.TextCorpusInput, row_input.RowInput):
   """Next-token prediction on the documents of text files.
 
-  The text is tokenized and packed in memory on first use.
+  Files of records, such as JSON lines, have a document in a field of each. The
+  text is tokenized and packed in memory on first use.
   """
 
   # Length of a row.
   seq_len: int = value_domains.field(256, ge=1)
+  # Field with the text of a record.
+  text_field: str = _TEXT_FIELD
   # Prompt that the model continues at the end of training; empty is none.
   sample_prompt: str = ''
 
   @property
   def row_settings(self) -> Mapping[str, Any]:
-    return {'seq_len': self.seq_len}
+    settings = {'seq_len': self.seq_len}
+    if self.text_field == _TEXT_FIELD:
+      return settings
+    return {**settings, 'text_field': self.text_field}
 
   @functools.cached_property
   def sources(self) -> Sequence[row_input.RowSource]:
@@ -58,7 +66,7 @@ class TextLmInput(text_corpus.TextCorpusInput, row_input.RowInput):
   def fitted_tokenizer(self) -> tokenizers.Tokenizer:
     """The tokenizer, fitted to the training text."""
     if not self.tokenizer.is_fitted:
-      self.tokenizer.fit(_split(self.paths, self.held_out_percent)[0])
+      self.tokenizer.fit(self._split()[0])
     return self.tokenizer
 
   def derived_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
@@ -80,7 +88,7 @@ class TextLmInput(text_corpus.TextCorpusInput, row_input.RowInput):
   @functools.cached_property
   def _text(self) -> _Text:
     """The packed text; built on first use, because it may take seconds."""
-    train, held_out = _split(self.paths, self.held_out_percent)
+    train, held_out = self._split()
     self.tokenizer.fit(train)
     documents = held_out if self.held_out else train
     if not documents:
@@ -96,14 +104,11 @@ class TextLmInput(text_corpus.TextCorpusInput, row_input.RowInput):
       num_bytes=sum(len(d) for d in documents),
     )
 
-
-def _split(
-  paths: Sequence[str], percent: float
-) -> tuple[list[bytes], list[bytes]]:
-  """Returns (training documents, held-out documents)."""
-  train: list[bytes] = []
-  held_out: list[bytes] = []
-  for document in text_files.documents(paths):
-    is_held_out = text_files.is_held_out(document, percent)
-    (held_out if is_held_out else train).append(document)
-  return train, held_out
+  def _split(self) -> tuple[list[bytes], list[bytes]]:
+    """Returns (training documents, held-out documents)."""
+    train: list[bytes] = []
+    held_out: list[bytes] = []
+    for document in text_records.documents(self.paths, self.text_field):
+      is_held_out = text_files.is_held_out(document, self.held_out_percent)
+      (held_out if is_held_out else train).append(document)
+    return train, held_out

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from absl import logging
 
 from pax.inputs.records import text_files
 from pax.inputs.text import packed_text
@@ -35,6 +36,7 @@ class PromptLmInput(packed_text.TextLmInput):
         f'prompts of {self.name!r} must be a sequence of texts, got the text'
         f' {self.prompts!r:.40}; write ({self.prompts!r:.40},)'
       )
+    self._has_warned = False
 
   def get_next(self) -> NestedMap:
     """Returns the next PromptBatch.
@@ -55,7 +57,7 @@ class PromptLmInput(packed_text.TextLmInput):
       eval_sample_weights=np.zeros(batch_size, np.float32),
     )
     for i, index in enumerate(range(first, end)):
-      ids = self.prompt_ids(index)[: self.seq_len]
+      ids = self._truncated(index, self.prompt_ids(index))
       batch.ids[i, : len(ids)] = ids
       batch.paddings[i, : len(ids)] = 0.0
       batch.eval_sample_weights[i] = 1.0
@@ -65,6 +67,21 @@ class PromptLmInput(packed_text.TextLmInput):
     """Returns the ids of a prompt, of any length."""
     [ids] = self.strings_to_ids([self.prompts[index]])
     return ids
+
+  def _truncated(self, index: int, ids: np.ndarray) -> np.ndarray:
+    """Returns the first ids of a prompt; warns of the first that is longer."""
+    if len(ids) > self.seq_len and not self._has_warned:
+      self._has_warned = True
+      logging.warning(
+        'Prompt %d of %s has %d tokens, and its last ones are left out, as are'
+        ' those of other prompts of more than %d; set DECODE_SEQ_LEN, twice'
+        ' that number, for longer prompts',
+        index + 1,
+        self.name,
+        len(ids),
+        self.seq_len,
+      )
+    return ids[: self.seq_len]
 
   @property
   def num_batches(self) -> int:

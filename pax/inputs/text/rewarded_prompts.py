@@ -26,6 +26,9 @@ RewardFn = Callable[[Examples, Sequence[str]], Sequence[float]]
 _MESSAGES = 'messages'
 # Name of the weighted sum of the terms of a reward, and their prefix.
 _REWARD = 'reward'
+# The metric `reward_std` is that of their deviation.
+_STD = 'std'
+_NUMBER = value_domains.Interval()
 
 
 class RewardedPromptInput(conversations.ConversationInput):
@@ -53,11 +56,7 @@ class RewardedPromptInput(conversations.ConversationInput):
 
   def __post_init__(self):
     super().__post_init__()
-    if not self.reward_functions:
-      raise ValueError(
-        f'reward_functions of {self.name!r} must be at least one function and'
-        ' its weight, got none; set REWARDS'
-      )
+    _check_functions(self.reward_functions, self.name)
     if self.max_prompt_len >= self.seq_len:
       raise ValueError(
         'max_prompt_len must be less than seq_len, which leaves room for a'
@@ -142,8 +141,7 @@ class RewardedPromptInput(conversations.ConversationInput):
     if len(terms) == 1:
       return {_REWARD: total}
     named = {
-      f'{_REWARD}_{name.partition(":")[2]}': term
-      for name, term in terms.items()
+      f'{_REWARD}_{_short_name(name)}': term for name, term in terms.items()
     }
     return {_REWARD: total, **named}
 
@@ -166,8 +164,14 @@ class RewardedPromptInput(conversations.ConversationInput):
       (self._ids(place, fields), fields) for place, fields in self.objects()
     ]
     kept = [each for each in prompts if len(each[0]) <= self.max_prompt_len]
-    if not kept:
+    if not prompts:
       raise self.empty_error()
+    if not kept:
+      raise ValueError(
+        f'a prompt of {self.name!r} must have at most {self.max_prompt_len}'
+        f' tokens, got more in each of {len(prompts)}; set MAX_PROMPT_LEN for'
+        ' longer ones'
+      )
     if len(kept) < len(prompts):
       logging.warning(
         '%d of %d prompts of %s have more than %d tokens, and are left out; set'
@@ -205,6 +209,35 @@ class RewardedPromptInput(conversations.ConversationInput):
     )
 
 
+def _short_name(function: str) -> str:
+  """Returns the name of `module:function` in metrics."""
+  return function.partition(':')[2]
+
+
+def _check_functions(functions: Mapping[str, float], name: str | None) -> None:
+  """Checks the reward functions of the input `name`.
+
+  Raises:
+    ValueError: They are no functions with weights, or their metrics would have
+      equal names.
+  """
+  is_valid = isinstance(functions, Mapping) and all(
+    _NUMBER.contains(weight) for weight in functions.values()
+  )
+  if not is_valid or not functions:
+    raise ValueError(
+      f'reward_functions of {name!r} must be at least one function and its'
+      f' weight, got {functions!r}; set REWARDS, e.g. to'
+      ' {"my_rewards:is_right": 1.0}'
+    )
+  names = [_short_name(function) for function in functions]
+  if len(names) > 1 and (len({*names}) < len(names) or _STD in names):
+    raise ValueError(
+      f'reward functions must have different names, none of them {_STD!r}, for'
+      f' their metrics, got {", ".join(functions)}; rename one'
+    )
+
+
 def _term(
   name: str, function: RewardFn, examples: Examples, responses: Sequence[str]
 ) -> Float32[np.ndarray, ' N']:
@@ -215,12 +248,17 @@ def _term(
   """
   try:
     values = function(examples, responses)
-  except Exception as e:
+  # A function that runs a response may exit with it.
+  except (Exception, SystemExit) as e:
     raise ValueError(
       f'the reward function {name} failed with {type(e).__name__}: {e}; it'
       ' takes the objects with the prompts, and the responses'
     ) from e
-  rewards = np.asarray(values, np.float32)
+  try:
+    with np.errstate(over='ignore'):
+      rewards = np.asarray(values, np.float32)
+  except (TypeError, ValueError):
+    rewards = np.array(np.nan)
   if rewards.shape != (len(responses),) or not np.isfinite(rewards).all():
     raise ValueError(
       f'the reward function {name} must return {len(responses)} finite numbers,'

@@ -7,8 +7,7 @@ References: Raffel et al., arXiv:1910.10683, section 3.1.4.
 from __future__ import annotations
 
 import functools
-import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -92,7 +91,7 @@ class SpanCorruptionInput(text_pairs.EncoderDecoderInput):
     eos = np.array([self.tokenizer.eos_id])
     parts = [
       part
-      for document in _documents(self.paths)
+      for document in text_records.documents(self.paths)
       if text_files.is_held_out(document, self.held_out_percent)
       == self.held_out
       for part in (self.tokenizer.encode(document), eos)
@@ -138,15 +137,6 @@ class SpanCorruptionInput(text_pairs.EncoderDecoderInput):
       length - num_noise + num_spans + 1 <= self.source_len
       and num_noise + num_spans + 1 <= self.target_len
     )
-
-
-def _documents(paths: Sequence[str]) -> Iterator[bytes]:
-  for path in paths:
-    if pathlib.Path(path).suffix in text_records.SUFFIXES:
-      source = text_records.open_text(path)
-      yield from map(source.read, range(len(source)))
-    else:
-      yield from text_files.documents([path])
 
 
 def first_sentinel(tokenizer: tokenizers.Tokenizer) -> int:

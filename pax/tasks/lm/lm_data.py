@@ -57,7 +57,22 @@ class LanguageModelData(lm_benchmarks.LanguageModelBenchmarks):
       inputs: The training and other inputs of the experiment, which are
         returned if neither TRAIN_DATA nor GRAIN_DATASET is set; else the batch
         sizes are theirs.
+
+    Raises:
+      ValueError: A constant would have no effect.
     """
+    has_files = self.TRAIN_DATA is not None
+    if has_files and self.GRAIN_DATASET is not None:
+      raise ValueError(
+        'TRAIN_DATA or GRAIN_DATASET must be None, got'
+        f' {self.TRAIN_DATA!r} and {self.GRAIN_DATASET!r}; set one of them'
+      )
+    if self.EVAL_DATA and not (has_files or self.GRAIN_DATASET):
+      raise ValueError(
+        'EVAL_DATA needs TRAIN_DATA or GRAIN_DATASET, got neither with'
+        f' EVAL_DATA={self.EVAL_DATA!r}; the data of an experiment have'
+        ' evaluation data of their own'
+      )
     own = {input_p.is_training: input_p for input_p in inputs}
     own_train = own.get(True, inputs[0])
     if self.GRAIN_DATASET is not None:

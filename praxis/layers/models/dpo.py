@@ -69,7 +69,7 @@ class LanguageModelDPO(base_model.BaseModel):
   def compute_loss(
     self, predictions: NestedMap, input_batch: NestedMap
   ) -> tuple[NestedMap, dict[str, Any]]:
-    """Returns total_loss, weighted by the number of pairs, and {}.
+    """Returns metrics with total_loss, weighted by the number of pairs, and {}.
 
     Raises:
       ValueError: the batch has no eval_sample_weights, and they are used.
@@ -150,6 +150,9 @@ def compute_dpo_loss_helper(
 ) -> tuple[NestedMap, dict[str, Any]]:
   """Returns ({'total_loss': (loss, number of pairs)}, {}).
 
+  With weights also `reward_margin` and `reward_accuracy`, the fraction of the
+  pairs whose preferred response has the larger reward.
+
   Args:
     model: has `beta`; summaries are added to it.
     predictions: y_w_ref, y_l_ref, y_w_pi and y_l_pi, outputs of a softmax.
@@ -162,30 +165,42 @@ def compute_dpo_loss_helper(
     'y_l_ref': stop_gradient(_log_probability(predictions.y_l_ref)),
     'y_l_pi': _log_probability(predictions.y_l_pi),
   }
-  for name, value in log_p.items():
-    model.add_summary(f'dpo/{name}_log_p', jnp.mean(value))
-    add_hist(model, f'dpo/{name}_log_p', value)
   rewards = {
     'r_hat_y_w': model.beta * (log_p['y_w_pi'] - log_p['y_w_ref']),
     'r_hat_y_l': model.beta * (log_p['y_l_pi'] - log_p['y_l_ref']),
   }
   margin = rewards['r_hat_y_w'] - rewards['r_hat_y_l']
-  for name, value in (rewards | {'delta_r_hat': margin}).items():
-    model.add_summary(f'dpo/{name}', jnp.mean(value))
-    model.add_summary(f'dpo/{name}_std', jnp.std(value))
-    add_hist(model, f'dpo/{name}', value)
+  has_weights = weights is not None
   if weights is None:
     weights = jnp.ones_like(margin)
   # Those of a bfloat16 model's batch are bfloat16.
   weights = weights.astype(jnp.float32)
   num_pairs = jnp.sum(weights)
   normalized_weights = weights / jnp.where(num_pairs > 0, num_pairs, 1.0)
-  loss = -jnp.sum(jax.nn.log_sigmoid(margin) * normalized_weights)
+
+  def mean(x: Float[Array, ' B']) -> Float[Array, '']:
+    return jnp.sum(x * normalized_weights)
+
+  for name, value in log_p.items():
+    model.add_summary(f'dpo/{name}_log_p', mean(value))
+    add_hist(model, f'dpo/{name}_log_p', value)
+  for name, value in (rewards | {'delta_r_hat': margin}).items():
+    deviation = jnp.sqrt(mean(jnp.square(value - mean(value))))
+    model.add_summary(f'dpo/{name}', mean(value))
+    model.add_summary(f'dpo/{name}_std', deviation)
+    add_hist(model, f'dpo/{name}', value)
+  loss = -mean(jax.nn.log_sigmoid(margin))
   model.add_summary('dpo/dpo_loss', loss)
   model.add_summary(
-    '_dpo_topline/p_correct_ranking', jnp.mean(jax.nn.sigmoid(margin))
+    '_dpo_topline/p_correct_ranking', mean(jax.nn.sigmoid(margin))
   )
-  return NestedMap(total_loss=(loss, num_pairs)), {}
+  metrics = NestedMap(total_loss=(loss, num_pairs))
+  if has_weights:
+    # Unlike summaries, they are means over all batches of an evaluation.
+    accuracy = mean((margin > 0).astype(jnp.float32))
+    metrics.reward_margin = stop_gradient(mean(margin)), num_pairs
+    metrics.reward_accuracy = accuracy, num_pairs
+  return metrics, {}
 
 
 def add_hist(

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from praxis import base_model
+from praxis import base_model, value_domains
 from praxis.layers.models import (
   decode_output,
   frozen,
@@ -71,13 +71,17 @@ class LanguageModelGRPO(language_model.LanguageModel):
 
   # Weight of the KL divergence from the frozen reference `ref_lm`, a network
   # like `lm`; 0: there is no reference.
-  beta: float = 0.0
+  beta: float = value_domains.field(0.0, ge=0.0)
   # What the loss is a mean of.
-  loss_mean: PolicyLossMean | str = PolicyLossMean.TOKENS
+  loss_mean: PolicyLossMean | str = value_domains.field(
+    PolicyLossMean.TOKENS, value_domains.OneOf(tuple(PolicyLossMean))
+  )
   # What is clipped to [1 - clip_ratio_low, 1 + clip_ratio_high].
-  ratio_level: RatioLevel | str = RatioLevel.TOKEN
-  clip_ratio_low: float = 0.2
-  clip_ratio_high: float = 0.2
+  ratio_level: RatioLevel | str = value_domains.field(
+    RatioLevel.TOKEN, value_domains.OneOf(tuple(RatioLevel))
+  )
+  clip_ratio_low: float = value_domains.field(0.2, ge=0.0, le=1.0)
+  clip_ratio_high: float = value_domains.field(0.2, ge=0.0)
 
   def setup(self) -> None:
     super().setup()

@@ -34,6 +34,7 @@ from pax.inputs.tokens import (
 from pax.tasks.lm import (
   default_learners,
   distillation,
+  lm_data,
   policy_models,
   sharding_annotations,
 )
@@ -93,9 +94,9 @@ class HuggingFaceModel(base_experiment.BaseExperiment):
     num_ids = self._tokenizer().Instantiate().vocab_size
     if num_ids > config['vocab_size']:
       raise ValueError(
-        f'MODEL_DIR={self.MODEL_DIR} must have a tokenizer of at most'
-        f' {config["vocab_size"]} ids, the vocab_size of config.json, got'
-        f' {num_ids}; add the tokenizer of the model'
+        f'the tokenizer must have at most {config["vocab_size"]} ids, the'
+        f' vocab_size of config.json of MODEL_DIR={self.MODEL_DIR}, got'
+        f' {num_ids}; use the tokenizer of the model'
       )
 
   def model_config(self) -> dict[str, Any]:
@@ -177,6 +178,13 @@ class _FineTuning(quickstart.TinyTraining, HuggingFaceModel):
         self.DCN_MESH_SHAPE,
       )
       task_p.decode.gathered_weight_axes = self.DECODE_GATHERED_AXES
+      names = task_p.model.mesh_axis_names
+      if not {*self.DECODE_GATHERED_AXES} <= {*names}:
+        raise ValueError(
+          f'DECODE_GATHERED_AXES must be a list of axes of {list(names)}, got'
+          f' {self.DECODE_GATHERED_AXES!r}; e.g. --set'
+          " DECODE_GATHERED_AXES=['data']"
+        )
 
 
 class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
@@ -246,6 +254,12 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
     check_objective(self.OBJECTIVE, _OBJECTIVES)
     self._check_teacher()
     if self.OBJECTIVE == 'text':
+      if self.TRAIN_DATA is not None and self.TRAIN_FILES is not None:
+        raise ValueError(
+          'TRAIN_DATA or TRAIN_FILES must be None, got'
+          f' {self.TRAIN_DATA!r} and {self.TRAIN_FILES!r}; set one of them, or'
+          ' OBJECTIVE'
+        )
       return
     if self.TRAIN_FILES is None:
       raise ValueError(
@@ -422,7 +436,8 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
     )
 
   def _tokenizer(self) -> Config[tokenizers.Tokenizer]:
-    return HuggingFaceModel._tokenizer(self)
+    named = lm_data.LanguageModelData._tokenizer(self)
+    return HuggingFaceModel._tokenizer(self) if named is None else named
 
 
 class HuggingFaceSequenceModel(_FineTuning):

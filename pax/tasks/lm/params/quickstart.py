@@ -42,7 +42,8 @@ _NUM_PIECES = 2048
 class PythonSource(lm_data.LanguageModelData):
   """Text files; by default the source of the Python standard library."""
 
-  # Paths, globs or folders of text; None is the Python standard library.
+  # Paths, globs or folders of text, or of records with TEXT_FIELD; None is the
+  # Python standard library.
   TRAIN_FILES: str | Sequence[str] | None = None
   # Vocabulary size of the SentencePiece tokenizer, which is trained on the text
   # once and cached; None is a tokenizer of bytes.
@@ -103,6 +104,7 @@ class PythonSource(lm_data.LanguageModelData):
       name='prompts',
       prompts=self.PROMPTS,
       files=self.TRAIN_FILES,
+      text_field=self.TEXT_FIELD,
       tokenizer=self._tokenizer(),
       batch_size=max(1, len(self.PROMPTS) // jax.process_count()),
       seq_len=self.DECODE_SEQ_LEN // 2,
@@ -134,6 +136,7 @@ class PythonSource(lm_data.LanguageModelData):
       packed_text.TextLmInput,
       name=name,
       files=self.TRAIN_FILES,
+      text_field=self.TEXT_FIELD,
       tokenizer=self._tokenizer(),
       batch_size=batch_specs.rows_per_host(batch_size),
       seq_len=self.MAX_SEQ_LEN,
@@ -148,7 +151,11 @@ class PythonSource(lm_data.LanguageModelData):
     return (
       super()
       ._benchmark_input(tokenizer_p)
-      .set(files=self.TRAIN_FILES, held_out_percent=self.HELD_OUT_PERCENT)
+      .set(
+        files=self.TRAIN_FILES,
+        text_field=self.TEXT_FIELD,
+        held_out_percent=self.HELD_OUT_PERCENT,
+      )
     )
 
   def _tokenizer(self) -> Config[tokenizers.Tokenizer]:

@@ -230,3 +230,23 @@ def test_pieces_are_learned_from_training_text_only(corpus, monkeypatch):
   make(corpus).get_next()
   evaluation(corpus).get_next()
   assert fitted[0] == fitted[1] and len(fitted[0]) < 40
+
+
+def test_records_have_their_text_in_a_field(tmp_path):
+  texts = [f'text {i}' for i in range(9)]
+  plain, records = (tmp_path / name for name in ('plain', 'records'))
+  for folder in (plain, records):
+    folder.mkdir()
+  for i, text in enumerate(texts):
+    (plain / f'{i}.txt').write_text(text)
+  lines = [json.dumps({'body': text, 'id': 1}) for text in texts]
+  (records / 'x.jsonl').write_text('\n'.join(lines))
+  from_records = make(str(records), text_field='body')
+  assert_same(
+    take(from_records, 3), take(make(str(plain), text_field='body'), 3)
+  )
+  # The position of another field is that of other data.
+  assert from_records.data_fingerprint()['text_field'] == 'body'
+  assert 'text_field' not in make(str(plain)).data_fingerprint()
+  with pytest.raises(ValueError, match=r"line 1 .* object with a text 'text'"):
+    make(str(records)).get_next()

@@ -125,8 +125,10 @@ def test_pairs_without_room_for_a_response_are_left_out(tmp_path, caplog):
   made = _input(tmp_path, lines)
   assert made.num_examples == 1
   assert '1 of 2 examples' in caplog.text
-  with pytest.raises(ValueError, match='have no training text'):
+  with pytest.raises(ValueError, match=r'first \d+ tokens, got none in 1'):
     _ = _input(tmp_path, lines[1:]).num_examples
+  with pytest.raises(ValueError, match='have no training text'):
+    _ = _input(tmp_path, []).num_examples
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,13 @@ def test_batches():
   np.testing.assert_array_equal(made.get_next().ids, first.ids)
 
 
+def test_a_prompt_that_is_cut_is_reported(caplog):
+  _input(prompts=('abc',)).get_next()
+  assert not caplog.text
+  _input(prompts=('abc', 'abcdef'), name='mine').get_next()
+  assert 'Prompt 2 of mine has 7 tokens, and its last ones' in caplog.text
+
+
 def test_hosts_share_them():
   hosts = [_input(num_infeed_hosts=2, infeed_host_index=i) for i in range(2)]
   texts = [h.get_next().eval_sample_weights.sum() for h in hosts]

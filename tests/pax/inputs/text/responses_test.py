@@ -147,8 +147,10 @@ def test_long_examples_are_truncated_or_left_out(tmp_path, caplog):
   assert made.num_examples == 1
   assert _learned(made.get_next()) == 'long e'
   assert '1 of 2 examples' in caplog.text
-  with pytest.raises(ValueError, match='have no training text'):
+  with pytest.raises(ValueError, match=r'first \d+ tokens, got none in 1'):
     _ = _input(tmp_path, lines[1:], seq_len=8).num_examples
+  with pytest.raises(ValueError, match='have no training text'):
+    _ = _input(tmp_path, []).num_examples
 
 
 def test_prompts_are_held_out_with_all_their_responses(tmp_path):

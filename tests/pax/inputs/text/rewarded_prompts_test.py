@@ -40,6 +40,37 @@ def one_number(examples, responses):
   return 1.0
 
 
+def texts(examples, responses):
+  del examples
+  return responses
+
+
+def lists(examples, responses):
+  del examples
+  return [[1.0] * n for n, _ in enumerate(responses)]
+
+
+def generator(examples, responses):
+  del examples
+  return (1.0 for _ in responses)
+
+
+def too_large(examples, responses):
+  del examples
+  return [1e39] * len(responses)
+
+
+def exits(examples, responses):
+  raise SystemExit(0)
+
+
+def std(examples, responses):
+  return length(examples, responses)
+
+
+NOT_A_FUNCTION = 3
+
+
 def _lines(count):
   return [
     {'prompt': chr(97 + i) * (i + 1), 'answer': str(i)} for i in range(count)
@@ -137,9 +168,10 @@ def test_longer_prompts_are_left_out(tmp_path, caplog):
   made = _input(tmp_path, _lines(9))
   assert made.num_examples == 7 * 2
   assert '2 of 9 prompts of train have more than 8 tokens' in caplog.text
+  with pytest.raises(ValueError, match=r'in each of 2; set MAX_PROMPT_LEN'):
+    _input(tmp_path, [{'prompt': 'a' * 9}] * 2).get_next()
   with pytest.raises(ValueError, match='no training text'):
-    made = _input(tmp_path, [{'prompt': 'a' * 9}])
-    made.get_next()
+    _input(tmp_path, []).get_next()
 
 
 def test_rewards_are_weighted_sums(tmp_path):
@@ -160,7 +192,17 @@ def test_a_reward_function_that_fails_is_named(tmp_path):
     made.rewards(np.array([0]), ['b'])
 
 
-@pytest.mark.parametrize('function', ['not_a_number', 'one_number'])
+def test_a_reward_function_does_not_end_the_job(tmp_path):
+  functions = {f'{_HERE}:exits': 1.0}
+  made = _input(tmp_path, _lines(1), reward_functions=functions)
+  with pytest.raises(ValueError, match='exits failed with SystemExit: 0'):
+    made.rewards(np.array([0]), ['b'])
+
+
+@pytest.mark.parametrize(
+  'function',
+  ['not_a_number', 'one_number', 'texts', 'lists', 'generator', 'too_large'],
+)
 def test_a_reward_is_a_finite_number_for_each_response(tmp_path, function):
   functions = {f'{_HERE}:{function}': 1.0}
   made = _input(tmp_path, _lines(3), reward_functions=functions)
@@ -174,6 +216,17 @@ def test_a_reward_is_a_finite_number_for_each_response(tmp_path, function):
     ({'reward_functions': {}}, 'set REWARDS'),
     ({'reward_functions': {f'{_HERE}:absent': 1.0}}, "no 'absent' in it"),
     ({'reward_functions': {'absent_module:f': 1.0}}, "no module 'absent_mod"),
+    ({'reward_functions': {f'{_HERE}:NOT_A_FUNCTION': 1.0}}, 'is a int; name'),
+    ({'reward_functions': [f'{_HERE}:length']}, r"got \['tests.* set REWARDS"),
+    ({'reward_functions': {f'{_HERE}:length': 'a'}}, "got .*'a'}; set REWARDS"),
+    (
+      {'reward_functions': {f'{_HERE}:length': 1.0, 'my_module:length': 1.0}},
+      'different names, .* got .*:length, my_module:length; rename one',
+    ),
+    (
+      {'reward_functions': {f'{_HERE}:length': 1.0, f'{_HERE}:std': 1.0}},
+      "none of them 'std'",
+    ),
     ({'batch_size': 3}, 'multiple of 2 rows'),
     ({'max_prompt_len': 12}, 'leaves room for a response'),
   ],

@@ -69,3 +69,18 @@ def test_a_data_set_of_grain():
 def test_without_files_the_data_is_the_experiments():
   first, *_ = inputs_of(lm_cloud.LmCloudSpmd2B)
   assert first.cls is not lm_input.LanguageModelInput
+
+
+@pytest.mark.parametrize(
+  ('settings', 'message'),
+  [
+    (['EVAL_DATA=a.jsonl'], 'EVAL_DATA needs TRAIN_DATA or GRAIN_DATASET'),
+    (
+      ['TRAIN_DATA=a.jsonl', 'GRAIN_DATASET=my_data:make'],
+      "got 'a.jsonl' and 'my_data:make'; set one",
+    ),
+  ],
+)
+def test_data_without_an_effect_are_refused(settings, message):
+  with pytest.raises(ValueError, match=message):
+    inputs_of(quickstart.TinyLm, *settings)

@@ -158,6 +158,42 @@ def test_weights_of_bfloat16_batches_count_exactly():
   np.testing.assert_allclose(metrics.total_loss, (want, counted), rtol=1e-6)
 
 
+def test_padding_has_no_part_in_summaries_and_metrics():
+  xent = np.random.default_rng(1).normal(size=(4, 5)).astype(np.float32)
+  weights = np.array([1, 1, 0, 1, 0], np.float32)
+  predictions = NestedMap()
+  for name, values in zip(_NAMES, xent, strict=True):
+    predictions[name] = NestedMap(
+      per_example_xent=jnp.zeros((5, 1)), per_sequence_xent=jnp.asarray(values)
+    )
+  layer = _language_model(apply_eval_sample_weights=True).Instantiate()
+  (metrics, _), collected = layer.apply(
+    {},
+    predictions,
+    NestedMap(eval_sample_weights=jnp.asarray(weights)),
+    method='compute_loss',
+    mutable=[base_layer.SUMMARIES],
+  )
+  ref_w, ref_l, pi_w, pi_l = -xent[:, weights > 0]
+  margin = 0.5 * ((pi_w - ref_w) - (pi_l - ref_l))
+  assert 0 < (margin > 0).mean() < 1
+  for name, value in {
+    'dpo/y_l_ref_log_p': ref_l.mean(),
+    'dpo/r_hat_y_w': 0.5 * (pi_w - ref_w).mean(),
+    'dpo/delta_r_hat': margin.mean(),
+    'dpo/delta_r_hat_std': margin.std(),
+    '_dpo_topline/p_correct_ranking': (1 / (1 + np.exp(-margin))).mean(),
+  }.items():
+    got = collected[base_layer.SUMMARIES][f'{name}_scalar']
+    np.testing.assert_allclose(got, value, rtol=1e-5)
+  np.testing.assert_allclose(
+    metrics.reward_margin, (margin.mean(), 3), rtol=1e-5
+  )
+  np.testing.assert_allclose(
+    metrics.reward_accuracy, ((margin > 0).mean(), 3), rtol=1e-6
+  )
+
+
 @pytest.mark.parametrize(
   'cfg, batch, names, weights',
   [

@@ -439,6 +439,7 @@ def test_span_corruption_needs_ids_for_sentinels(tmp_path, capfd):
       ['OBJECTIVE=responses', 'TRAIN_FILES=a.jsonl', 'TRAIN_DATA=b.jsonl'],
       "reads TRAIN_FILES, got TRAIN_DATA='b.jsonl'",
     ),
+    (['TRAIN_FILES=a.txt', 'TRAIN_DATA=b.jsonl'], 'set one of them'),
   ],
 )
 def test_responses_need_files(settings, message):
@@ -446,6 +447,26 @@ def test_responses_need_files(settings, message):
   experiment = overrides.set_constants(huggingface.Qwen3, constants)()
   with pytest.raises(ValueError, match=re.escape(message)):
     experiment.validate()
+
+
+def test_gathered_axes_are_those_of_the_mesh():
+  settings = ['OBJECTIVE=rewards', 'TRAIN_FILES=a.jsonl', 'REWARDS=a:b']
+  constants = overrides.parse([*settings, "DECODE_GATHERED_AXES=['model']"])
+  experiment = overrides.set_constants(huggingface.Qwen3, constants)()
+  with pytest.raises(ValueError, match=r"of \['replica', 'data', 'mdl'\], got"):
+    experiment.task()
+  experiment.ICI_MESH_SHAPE = None
+  experiment.task()
+
+
+def test_a_named_tokenizer_replaces_that_of_the_folder(tmp_path):
+  (tmp_path / 'config.json').write_text(json.dumps(huggingface.Qwen3.CONFIG))
+  settings = [f'MODEL_DIR={tmp_path}', 'TOKENIZER=/models/words.model']
+  constants = overrides.parse([*settings, 'TRAIN_DATA=a.jsonl'])
+  experiment = overrides.set_constants(huggingface.Qwen3, constants)()
+  inputs = [*experiment.datasets(), *experiment.decode_datasets()]
+  for tokenizer_p in (inputs[0].tokenizer_tpl, inputs[-1].tokenizer):
+    assert tokenizer_p.model_file == '/models/words.model'
 
 
 def test_layers_of_a_t5_are_not_repeated(tmp_path, capfd):
