@@ -236,6 +236,8 @@ class Initializer:
     metadata: TrainState,
     fresh_opt_states: Callable[[Nested[jax.Array]], list[Nested[jax.Array]]],
     show: Callable[[str], None],
+    *,
+    is_trained: bool = True,
   ):
     """Loads nothing.
 
@@ -243,7 +245,9 @@ class Initializer:
       metadata: Shapes, dtypes and shardings of the state.
       fresh_opt_states: Returns the initial optimizer states of variables.
       show: Prints the table of leaves to load.
+      is_trained: Whether the state is that of training.
     """
+    self._is_trained = is_trained
     self._metadata = paths.flatten(metadata)
     self._opt_paths = _opt_paths(metadata)
     self._fresh_opt_states = fresh_opt_states
@@ -288,7 +292,9 @@ class Initializer:
     """
     shared = {}
     for name, leaf in self._variables().items():
-      for source_name in policy_networks.source_leaves(name):
+      for source_name in policy_networks.source_leaves(
+        name, is_trained=self._is_trained
+      ):
         shape, _ = source.shapes.get(source_name, (None, None))
         if shape == tuple(leaf.shape):
           shared[name] = source_name

@@ -43,19 +43,23 @@ def is_frozen(leaf: str) -> bool:
   return match is not None and match[2] is not None
 
 
-def source_leaves(leaf: str) -> list[str]:
+def source_leaves(leaf: str, *, is_trained: bool = True) -> list[str]:
   """Returns the leaves of another checkpoint that may initialize a leaf.
 
-  They are the leaf, or that of a policy with another name. A reference is the
-  policy at the start, so that a second round of preferences or rewards begins
-  with the policy of the first. A teacher has its own.
+  They are the leaf, or that of a policy with another name. The reference of
+  training is the policy at its start, so that a second round of preferences or
+  rewards begins with the policy of the first; that of an evaluation is the one
+  of the checkpoint, if it has one. A teacher has its own.
 
   Args:
     leaf: Name of a leaf of the state.
+    is_trained: Whether the state is that of training.
   """
   match = _LEAF.fullmatch(leaf)
   if match is None or match[2] == _TEACHER_PREFIX:
     return [leaf]
   collection, _, network, variable = match.groups()
   names = [network, *(name for name in _POLICIES if name != network)]
-  return [f'{collection}.{name}.{variable}' for name in names]
+  policies = [f'{collection}.{name}.{variable}' for name in names]
+  is_own_first = not is_trained and leaf not in policies
+  return [leaf, *policies] if is_own_first else policies

@@ -50,6 +50,8 @@ def initialize(
   job_log_dir: str | os.PathLike[str],
   print_line: Callable[[str], None],
   init_from_checkpoint: str | None = None,
+  *,
+  is_trained: bool = True,
 ) -> tuple[TrainState, train_states.TrainStateProvenance]:
   """Returns an initial state with variables of other checkpoints and folders.
 
@@ -59,6 +61,7 @@ def initialize(
     print_line: Prints which variables come from checkpoints.
     init_from_checkpoint: The value of --init_from, which takes precedence over
       the rules of the task, but not over its `init_networks`.
+    is_trained: Whether the state is for training.
 
   Returns:
     The state, and the origin of its arrays.
@@ -66,7 +69,7 @@ def initialize(
   train, metadata = partitioner.task.train, partitioner.state_metadata
   state = partitioner.initialize(jax.random.key(train.random_seed))
   initializer = init_from.Initializer(
-    metadata, partitioner.fresh_opt_states, print_line
+    metadata, partitioner.fresh_opt_states, print_line, is_trained=is_trained
   )
   if init_from_checkpoint or train.init_networks:
     # Most jobs do not need the layers of Hugging Face's models.

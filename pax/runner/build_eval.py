@@ -144,7 +144,11 @@ def build_infer(
   if options.init_from:
     checkpoint = options.init_from
     state, _ = initial_state.initialize(
-      partitioner, options.job_dir, progress.print, options.init_from
+      partitioner,
+      options.job_dir,
+      progress.print,
+      options.init_from,
+      is_trained=False,
     )
     state = _eval_state(task, state)
   else:
@@ -301,7 +305,11 @@ def _chosen_state(
   """The state of --init_from, or those of the chosen or newest checkpoint."""
   if options.init_from:
     state, _ = initial_state.initialize(
-      partitioner, options.job_dir, progress.print, options.init_from
+      partitioner,
+      options.job_dir,
+      progress.print,
+      options.init_from,
+      is_trained=False,
     )
     return checkpoint_follower.FixedState(
       state=_eval_state(partitioner.task, state)

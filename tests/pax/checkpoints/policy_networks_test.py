@@ -32,6 +32,15 @@ def test_a_network_begins_with_a_policy(leaf, sources):
   assert bool(re.fullmatch(pattern, path)) == is_frozen
 
 
+def test_an_evaluation_has_the_reference_of_the_checkpoint():
+  leaves = [f'mdl_vars.params.{x}.w' for x in ('ref_mdl', 'mdl', 'lm')]
+  reference, policy, network = leaves
+  names = policy_networks.source_leaves(reference, is_trained=False)
+  assert names == leaves
+  names = policy_networks.source_leaves(policy, is_trained=False)
+  assert names == [policy, network]
+
+
 @pytest.mark.parametrize(
   'leaf',
   ['mdl_vars.params.model.w', 'mdl_vars.params.lmx.w', 'step', 'opt.lm.w'],

@@ -274,6 +274,15 @@ def test_preferences_and_rewards_continue_from_checkpoints(tmp_path, capfd):
   ):
     np.testing.assert_array_equal(reference, before)
     assert np.abs(after - before).max() > 1e-4
+  # An evaluation compares with the reference of the checkpoint.
+  words = [
+    '--mode=eval',
+    '--set=EVAL_ON_TEST=True',
+    '--set=HELD_OUT_PERCENT=50',
+  ]
+  assert train('evaluated', tmp_path / 'first', 'preferences', *words) == 0
+  [record] = binary.records(tmp_path / 'evaluated')
+  assert record['loss'] < math.log(2) - 0.01
 
 
 @pytest.mark.parametrize('objective', ['preferences', 'rewards'])
