@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 
@@ -13,15 +11,14 @@ import jax.numpy as jnp
 from absl import logging
 from jax.sharding import NamedSharding
 
-from pax import storage, train_states
+from pax import train_states
 from pax.checkpoints import (
-  checkpoint_reader,
   loading_rules,
   paths,
   policy_networks,
-  reading,
+  source_checkpoint,
 )
-from pax.checkpoints.types import CheckpointError, Shapes
+from pax.checkpoints.types import CheckpointError
 from praxis.pytypes import Nested
 
 LOAD_ALL = loading_rules.LOAD_ALL
@@ -30,101 +27,7 @@ TrainState = train_states.TrainState
 # Origin of each leaf by leaf name.
 Provenance = dict[str, train_states.TensorProvenance]
 
-_EMA = 'ema/'
 _STEP = 'step'
-_MDL_VARS = 'mdl_vars.'
-_OPT_STATES = 'opt_states_'
-_CANONICAL_OPT_STATES = 'opt_states/'
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SourceCheckpoint:
-  """A checkpoint to load leaves from."""
-
-  directory: str
-  step: int
-  leaves: checkpoint_reader.LeafSource
-
-  @classmethod
-  def open(cls, directory: str, step: int | None = None) -> SourceCheckpoint:
-    """Returns the checkpoint of `step`, or the newest.
-
-    Raises:
-      CheckpointError: There is none.
-    """
-    step, path = reading.find_checkpoint(directory, step)
-    return cls(
-      directory=directory,
-      step=step,
-      leaves=checkpoint_reader.CheckpointReader(path),
-    )
-
-  @property
-  def path(self) -> storage.Path:
-    """The files, for messages."""
-    return self.leaves.path
-
-  @property
-  def shapes(self) -> Shapes:
-    """Shape and dtype of each leaf by leaf name."""
-    return self.leaves.shapes
-
-  def variable_leaf(self, path: str, *, allow_ema: bool = True) -> str:
-    """Returns the leaf name of a variable, or of its average.
-
-    Args:
-      path: Slash path of the variable; `ema/` before it selects the average.
-      allow_ema: Whether averages may be loaded.
-
-    Raises:
-      KeyError: The checkpoint has no such variable.
-      RuntimeError: The path selects an average and there are none.
-    """
-    variable_path = path.removeprefix(_EMA)
-    dotted = variable_path.replace('/', '.')
-    leaf = f'{_MDL_VARS}{dotted}'
-    if path != variable_path:
-      averages = {
-        name.partition('.ema.')[2]: name
-        for path, name in self._by_canonical_path.items()
-        if path.startswith(_CANONICAL_OPT_STATES) and '.ema.' in name
-      }
-      if not averages or not allow_ema:
-        raise RuntimeError(
-          f'{path} is a moving average, and {self.path} has no averages (or'
-          ' load_ema_states is False); load the variable instead'
-        )
-      # Non-trainable variables have no average.
-      leaf = averages.get(dotted, leaf)
-    if leaf not in self.shapes:
-      raise KeyError(f'{path} is not in {self.path}; correct the load_rules')
-    return leaf
-
-  def opt_state_leaf(self, path: str) -> str | None:
-    """Returns the leaf name of an optimizer state, or None.
-
-    Args:
-      path: Slash path in `opt_states`, `0/2/m/params/lm/w`.
-    """
-    return self._by_canonical_path.get(_canonical(_OPT_STATES + path))
-
-  @functools.cached_property
-  def _by_canonical_path(self) -> Mapping[str, str]:
-    """Leaf names by path; `flax.serialization` makes dicts of lists."""
-    return {_canonical(name): name for name in self.shapes}
-
-  def provenance(self) -> train_states.TensorProvenance:
-    """Returns the origin of values loaded from this checkpoint."""
-    return train_states.TensorProvenance(self.directory, self.step)
-
-
-@dataclasses.dataclass(frozen=True)
-class LeafMapping:
-  """Leaves of the state that are loaded from one checkpoint."""
-
-  source: SourceCheckpoint
-  # Leaf of the state -> leaf of the checkpoint.
-  leaves: Mapping[str, str]
 
 
 def match_rules(
@@ -217,7 +120,9 @@ def apply_rules(
     for name, origin in initializer.provenance.items()
     if origin != train_states.TensorProvenance()
   }
-  has_opt_states = any(name.startswith(_OPT_STATES) for name in loaded)
+  has_opt_states = any(
+    name.startswith(source_checkpoint.OPT_STATES) for name in loaded
+  )
   return (
     state,
     paths.unflatten(provenance, origins | loaded),
@@ -271,10 +176,16 @@ class Initializer:
     Raises:
       CheckpointError: No variable has the same name and shape.
     """
-    return self.init_by_source(state, SourceCheckpoint.open(directory, step))
+    return self.init_by_source(
+      state, source_checkpoint.SourceCheckpoint.open(directory, step)
+    )
 
   def init_by_source(
-    self, state: TrainState, source: SourceCheckpoint, *, is_full: bool = False
+    self,
+    state: TrainState,
+    source: source_checkpoint.SourceCheckpoint,
+    *,
+    is_full: bool = False,
   ) -> TrainState:
     """Returns `state` with the variables of an open checkpoint.
 
@@ -312,7 +223,9 @@ class Initializer:
         f'{source.path} has no variable of this model, by name and shape; use'
         ' task.train.init_from_checkpoint_rules to map its names'
       )
-    return self._load(state, [LeafMapping(source, shared)], [])
+    return self._load(
+      state, [source_checkpoint.LeafMapping(source, shared)], []
+    )
 
   def init_by_rules(
     self, state: TrainState, all_rules: Mapping[str, Rules]
@@ -333,7 +246,7 @@ class Initializer:
     initialized_variables: dict[str, str] = {}
     initialized_states: dict[str, str] = {}
     for directory, rules in all_rules.items():
-      source = SourceCheckpoint.open(directory, rules.step)
+      source = source_checkpoint.SourceCheckpoint.open(directory, rules.step)
       variables.append(
         self._map_variables(source, rules, initialized_variables)
       )
@@ -351,13 +264,18 @@ class Initializer:
 
   def _variables(self) -> dict[str, jax.ShapeDtypeStruct]:
     fresh = self._fresh_leaves()
-    return {x: fresh[x] for x in fresh if x.startswith(_MDL_VARS)}
+    return {
+      x: fresh[x] for x in fresh if x.startswith(source_checkpoint.MDL_VARS)
+    }
 
   def _map_variables(
-    self, source: SourceCheckpoint, rules: Rules, initialized: dict[str, str]
-  ) -> LeafMapping:
+    self,
+    source: source_checkpoint.SourceCheckpoint,
+    rules: Rules,
+    initialized: dict[str, str],
+  ) -> source_checkpoint.LeafMapping:
     by_path = {
-      name.removeprefix(_MDL_VARS).replace('.', '/'): name
+      name.removeprefix(source_checkpoint.MDL_VARS).replace('.', '/'): name
       for name in self._variables()
     }
     sources = match_rules(list(by_path), rules, initialized)
@@ -368,11 +286,14 @@ class Initializer:
       for path, source_path in sources.items()
     }
     self._check_shared(leaves)
-    return LeafMapping(source, leaves)
+    return source_checkpoint.LeafMapping(source, leaves)
 
   def _map_states(
-    self, source: SourceCheckpoint, rules: Rules, initialized: dict[str, str]
-  ) -> LeafMapping:
+    self,
+    source: source_checkpoint.SourceCheckpoint,
+    rules: Rules,
+    initialized: dict[str, str],
+  ) -> source_checkpoint.LeafMapping:
     """Returns the step and the optimizer states that the rules select."""
     leaves = {}
     if rules.load_step and _STEP not in initialized:
@@ -393,7 +314,7 @@ class Initializer:
     elif rules.load_opt_states and not initialized.keys() - {_STEP}:
       leaves |= _all_opt_states(by_path, source)
       initialized |= leaves
-    return LeafMapping(source, leaves)
+    return source_checkpoint.LeafMapping(source, leaves)
 
   def _check_shared(self, leaves: Mapping[str, str]) -> None:
     """Checks that variables with the same source have the same sharding."""
@@ -409,13 +330,13 @@ class Initializer:
   def _load(
     self,
     state: TrainState,
-    variables: list[LeafMapping],
-    states: list[LeafMapping],
+    variables: list[source_checkpoint.LeafMapping],
+    states: list[source_checkpoint.LeafMapping],
   ) -> TrainState:
     mappings = [*variables, *states]
     for mapping in mappings:
       self._check_types(mapping)
-    self._show(table(mappings, self._fresh_leaves()))
+    self._show(source_checkpoint.table(mappings, self._fresh_leaves()))
     leaves = paths.flatten(state)
     for mapping in variables:
       self._replace(leaves, mapping)
@@ -427,7 +348,7 @@ class Initializer:
       self._replace(leaves, mapping)
     return paths.unflatten(state, leaves)
 
-  def _check_types(self, mapping: LeafMapping) -> None:
+  def _check_types(self, mapping: source_checkpoint.LeafMapping) -> None:
     """Compares the shapes, and refuses integers made of floats."""
     for target, leaf in mapping.leaves.items():
       wanted = self._metadata[target]
@@ -447,7 +368,7 @@ class Initializer:
         )
 
   def _replace(
-    self, leaves: dict[str, jax.Array], mapping: LeafMapping
+    self, leaves: dict[str, jax.Array], mapping: source_checkpoint.LeafMapping
   ) -> None:
     """Replaces leaves of the state by those of the checkpoint."""
     for target in mapping.leaves:
@@ -491,31 +412,6 @@ def init_by_rules(
   return state, paths.unflatten(metadata, initializer.provenance)
 
 
-def table(
-  mappings: Sequence[LeafMapping],
-  metadata: Mapping[str, jax.ShapeDtypeStruct],
-) -> str:
-  """Returns a table of the leaves that are loaded from each checkpoint."""
-  by_source: dict[str, dict[str, str]] = {}
-  for mapping in mappings:
-    by_source.setdefault(str(mapping.source.path), {}).update(mapping.leaves)
-  shapes = {name: str(list(leaf.shape)) for name, leaf in metadata.items()}
-  loaded = {target for leaves in by_source.values() for target in leaves}
-  widths = [
-    max((len(text) for text in column), default=0)
-    for column in (loaded, (shapes[target] for target in loaded))
-  ]
-  lines = []
-  for path, leaves in by_source.items():
-    lines.append(f'from {path}: {len(leaves)} of {len(metadata)} arrays')
-    lines += [
-      f'  {target:{widths[0]}}  {shapes[target]:{widths[1]}}  <- {leaf}'
-      for target, leaf in leaves.items()
-    ]
-  count = len(metadata) - len(loaded)
-  return '\n'.join([*lines, f'arrays initialized afresh: {count}'])
-
-
 def parse(text: str) -> tuple[str, int | None]:
   """Returns directory and step of `--init_from=DIR[@STEP]`.
 
@@ -556,7 +452,7 @@ def _source_path(template: str, match: re.Match[str]) -> str:
 
 
 def _all_opt_states(
-  by_path: Mapping[str, str], source: SourceCheckpoint
+  by_path: Mapping[str, str], source: source_checkpoint.SourceCheckpoint
 ) -> dict[str, str]:
   """Returns the sources of all optimizer states.
 
@@ -597,8 +493,3 @@ def _opt_paths(metadata: TrainState) -> dict[str, str]:
     )
     for path, _ in leaves
   }
-
-
-def _canonical(name: str) -> str:
-  """Returns a leaf name or path with keys and indices separated by slashes."""
-  return re.sub(r'_(?=\d+(?:[./_]|$))|\.', '/', name)

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from pax import storage
-from pax.checkpoints import init_from, paths, policy_networks
+from pax.checkpoints import init_from, paths, policy_networks, source_checkpoint
 from pax.checkpoints.types import CheckpointError, Shapes
 from pax.huggingface import (
   conversion,
@@ -162,7 +162,7 @@ def _open(directory: str, names: Sequence[str]) -> FolderLeaves:
   )
 
 
-def _source(leaves: FolderLeaves) -> init_from.SourceCheckpoint:
-  return init_from.SourceCheckpoint(
+def _source(leaves: FolderLeaves) -> source_checkpoint.SourceCheckpoint:
+  return source_checkpoint.SourceCheckpoint(
     directory=str(leaves.path), step=0, leaves=leaves
   )

@@ -19,7 +19,12 @@ import pytest
 from flax import serialization
 
 from pax import checkpoints
-from pax.checkpoints import flax_format, init_from, paths, reading
+from pax.checkpoints import (
+  flax_format,
+  paths,
+  reading,
+  source_checkpoint,
+)
 from pax.checkpoints.checkpoint_reader import CheckpointReader
 from tests.testing import saved_states, trees
 
@@ -356,6 +361,6 @@ def test_initialization_names_the_damage_and_the_remedy(tmp_path, layout, name):
   file = checkpoint / name
   saved_states.flip_bit(file, 100)
   with pytest.raises(checkpoints.CorruptCheckpointError) as error:
-    init_from.SourceCheckpoint.open(str(tmp_path))
+    source_checkpoint.SourceCheckpoint.open(str(tmp_path))
   assert f'{file} is not what was written' in str(error.value)
   assert f'mv {checkpoint} ' in str(error.value)

@@ -14,7 +14,7 @@ from flax import serialization
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pax import checkpoints, tasks_lib, train_states
-from pax.checkpoints import init_from
+from pax.checkpoints import init_from, source_checkpoint
 from tests.testing import trees
 
 Rules = tasks_lib.CheckpointLoadingRules
@@ -225,7 +225,7 @@ def test_floats_do_not_become_integers(saved):
 
 def test_optax_takes_over_what_our_adam_kept(saved):
   paths = {'0/0/0/mu/params/a': 'x', '0/0/0/count': 'y'}
-  source = init_from.SourceCheckpoint.open(saved[0])
+  source = source_checkpoint.SourceCheckpoint.open(saved[0])
   found = init_from._all_opt_states(paths, source)
   assert found == {'x': 'opt_states_0_0.m.params.a'}
 
