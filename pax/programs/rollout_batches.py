@@ -36,6 +36,11 @@ class Samples:
     """Number of tokens of each response."""
     return self.lengths - self.prompt_lengths
 
+  @property
+  def last_ids(self) -> Int32[np.ndarray, ' B']:
+    """The last token of each response."""
+    return self.ids[np.arange(len(self.ids)), self.lengths - 1]
+
   def responses(self) -> Int32[np.ndarray, 'B T']:
     """Returns the responses, from the first column on."""
     columns = np.arange(self.ids.shape[1]) + self.prompt_lengths[:, np.newaxis]

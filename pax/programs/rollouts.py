@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import jax
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Float32
+from jaxtyping import Bool, Float32
 from typing_extensions import override
 
 from pax import partitioning, steps, tasks_lib
@@ -22,6 +22,7 @@ from pax.programs import (
   preemption,
   program,
   rollout_batches,
+  rollout_records,
   rollout_sampling,
   train_program,
 )
@@ -179,17 +180,18 @@ class RolloutTrainProgram(train_program.SingleTaskTrainProgram):
     """
     position = step % self._input.updates_per_rollout
     if position == 0 or not self._rollout.batches:
-      self._rollout = self._roll_out(state.to_eval_state())
+      self._rollout = self._roll_out(state.to_eval_state(), step)
     batches = self._rollout.batches
     return self._partitioner.put_batch(batches[position % len(batches)])
 
-  def _roll_out(self, state: TrainState) -> _Rollout:
+  def _roll_out(self, state: TrainState, step: int) -> _Rollout:
     inp = self._input
     samples = self._sample(state, self._next_prompts())
-    rewards = inp.rewards(
-      samples.prompt_index,
-      inp.ids_to_strings(samples.responses(), samples.response_lengths),
+    responses = inp.ids_to_strings(
+      samples.responses(), samples.response_lengths
     )
+    rewards = inp.rewards(samples.prompt_index, responses)
+    self._record(step, samples, responses, rewards)
     values = rollout_batches.advantages(
       rewards[_REWARD],
       inp.num_samples,
@@ -260,16 +262,13 @@ class RolloutTrainProgram(train_program.SingleTaskTrainProgram):
     rewards: Mapping[str, Float32[np.ndarray, ' B']],
   ) -> dict[str, tuple[np.floating, np.floating]]:
     """Returns (mean over the samples of all processes, their number)."""
-    last_ids = samples.ids[np.arange(len(samples.ids)), samples.lengths - 1]
     groups = rewards[_REWARD].reshape(-1, self._input.num_samples)
     deviations = groups.std(axis=1, ddof=1)
     rows = metric_accumulator.gather_to_host(
       {
         **rewards,
         'response_length': samples.response_lengths.astype(np.float32),
-        'truncated': (~np.isin(last_ids, self._sample_step.eos_ids)).astype(
-          np.float32
-        ),
+        'truncated': self._is_truncated(samples).astype(np.float32),
         f'{_REWARD}_std': deviations,
         # These prompts teach nothing.
         'prompts_with_equal_rewards': (deviations == 0).astype(np.float32),
@@ -279,6 +278,33 @@ class RolloutTrainProgram(train_program.SingleTaskTrainProgram):
       name: (np.float32(x.mean()), np.float32(len(x)))
       for name, x in rows.items()
     }
+
+  def _is_truncated(
+    self, samples: rollout_batches.Samples
+  ) -> Bool[np.ndarray, ' B']:
+    return ~np.isin(samples.last_ids, self._sample_step.eos_ids)
+
+  def _record(
+    self,
+    step: int,
+    samples: rollout_batches.Samples,
+    responses: Sequence[str],
+    rewards: Mapping[str, Float32[np.ndarray, ' B']],
+  ) -> None:
+    """Writes some samples, if summaries are due within the rollout."""
+    last = step + self._input.updates_per_rollout
+    is_due = any(map(self._reporter.is_summary_due, range(step, last)))
+    if not is_due or jax.process_index() != 0:
+      return
+    prompts = self._input.ids_to_strings(samples.ids, samples.prompt_lengths)
+    rollout_records.write(
+      self._job_log_dir,
+      step,
+      list(zip(prompts, responses, strict=True)),
+      rewards,
+      is_truncated=self._is_truncated(samples),
+      num_samples=self._input.num_samples,
+    )
 
 
 class RewardDecodeProgram(decode.SingleTaskDecodeProgram):

@@ -74,6 +74,7 @@ def _program(tmp_path, task=None, **fields):
     lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), inp.peek_padded()
   )
   partitioner.setup(task, _KEYS[0], partitioner.init_spec(spec))
+  (tmp_path / 'job').mkdir(exist_ok=True)
   program = rollouts.RolloutTrainProgram()
   program.setup(task, inp, partitioner, tmp_path / 'job', *_KEYS, 0, False)
   return program, partitioner, inp
@@ -126,6 +127,13 @@ def test_a_step_learns_from_what_the_policy_has_sampled(tmp_path, monkeypatch):
   # The mean over the replicas.
   num_tokens = float(scalars['num_predictions'][0]) * len(partitioner.devices)
   assert num_tokens == samples.response_lengths.sum()
+  lines = (tmp_path / 'job/rollouts/step_00000000.jsonl').read_text()
+  records = [json.loads(line) for line in lines.splitlines()]
+  assert [x['response'] for x in records] == responses
+  np.testing.assert_allclose([x['reward'] for x in records], rewards, rtol=1e-5)
+  assert [x['truncated'] for x in records] == (last != _EOS).tolist()
+  prompts = ['ab'[: i % 2 + 1] + str(i) for i in samples.prompt_index]
+  assert [x['prompt'] for x in records] == prompts
   shown = program.headline_metrics(output)
   assert shown == {'reward': scalars['reward'][0]}
   assert program.run_eval_train(output.state) is None
