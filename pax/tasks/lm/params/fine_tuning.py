@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+from absl import logging
 
 from pax import base_experiment, generation_runner, tasks_lib
 from pax.checkpoints import policy_networks
@@ -49,6 +50,7 @@ TaskConfig = Config[tasks_lib.SingleTask]
 _OBJECTIVES = ('text', 'responses', 'preferences', 'rewards')
 _SENTENCEPIECE_FILES = ('tokenizer.model', 'spiece.model')
 _TOKENIZERS_FILE = 'tokenizer.json'
+_BYTES = Config(tokenizers.ByteTokenizer)
 
 
 class HuggingFaceModel(base_experiment.BaseExperiment):
@@ -84,7 +86,16 @@ class HuggingFaceModel(base_experiment.BaseExperiment):
         f'MODEL_DIR={self.MODEL_DIR} must have a {kind}, got a'
         f' {config.get("model_type")}; use the experiment of that family'
       )
-    num_ids = self._tokenizer().Instantiate().vocab_size
+    tokenizer_p = self._tokenizer()
+    is_named = getattr(self, 'TOKENIZER', None) is not None
+    if self.MODEL_DIR and not is_named and tokenizer_p == _BYTES:
+      logging.warning(
+        'MODEL_DIR=%s has no tokenizer: tokens are bytes, unlike those that a'
+        ' published model has learned; add its tokenizer.json or'
+        ' tokenizer.model',
+        self.MODEL_DIR,
+      )
+    num_ids = tokenizer_p.Instantiate().vocab_size
     if num_ids > config['vocab_size']:
       raise ValueError(
         f'the tokenizer must have at most {config["vocab_size"]} ids, the'

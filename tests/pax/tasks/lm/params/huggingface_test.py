@@ -113,6 +113,22 @@ def test_trains_from_imported_weights_and_exports(tmp_path, capfd):
   assert 0 < max(changes) < 1e-4
 
 
+def test_held_out_text_must_exist_before_the_first_step(tmp_path, capfd):
+  source = reference_models.write_byte_model(tmp_path / 'source', 'qwen3')
+  line = json.dumps({'prompt': 'a', 'completion': 'b'})
+  (tmp_path / 'pairs.jsonl').write_text(line)
+  settings = [
+    f'--set=TRAIN_FILES={tmp_path}/pairs.jsonl',
+    '--set=OBJECTIVE=responses',
+    '--set=HELD_OUT_PERCENT=0',
+  ]
+  assert job_runs.run('Qwen3', source, tmp_path / 'job', *settings) == 1
+  error = capfd.readouterr().err
+  assert "input 'held_out' must have held-out text, got none in" in error
+  assert 'set EVAL_ON_TEST=False' in error
+  assert not (tmp_path / 'job' / 'checkpoints').exists()
+
+
 def test_preferences_are_learned_by_the_policy_only(tmp_path, capfd):
   source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
   reference_models.write_byte_model(source, 'qwen3')
@@ -433,6 +449,15 @@ def test_a_named_tokenizer_replaces_that_of_the_folder(tmp_path):
   inputs = [*experiment.datasets(), *experiment.decode_datasets()]
   for tokenizer_p in (inputs[0].tokenizer_tpl, inputs[-1].tokenizer):
     assert tokenizer_p.model_file == '/models/words.model'
+
+
+def test_a_folder_without_a_tokenizer_is_reported(tmp_path, caplog):
+  (tmp_path / 'config.json').write_text(json.dumps(huggingface.Qwen3.CONFIG))
+  named = {'MODEL_DIR': str(tmp_path), 'TOKENIZER': 'bytes'}
+  type('Named', (huggingface.Qwen3,), named)().validate()
+  assert not caplog.text
+  type('Mine', (huggingface.Qwen3,), {'MODEL_DIR': str(tmp_path)})().validate()
+  assert 'has no tokenizer: tokens are bytes' in caplog.text
 
 
 def test_layers_of_a_t5_are_not_repeated(tmp_path, capfd):
