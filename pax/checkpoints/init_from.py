@@ -33,6 +33,7 @@ Provenance = dict[str, train_states.TensorProvenance]
 _EMA = 'ema/'
 _STEP = 'step'
 _MDL_VARS = 'mdl_vars.'
+_PARAMS = 'mdl_vars.params.'
 _OPT_STATES = 'opt_states_'
 _CANONICAL_OPT_STATES = 'opt_states/'
 
@@ -482,7 +483,10 @@ def table(
   mappings: Sequence[LeafMapping],
   metadata: Mapping[str, jax.ShapeDtypeStruct],
 ) -> str:
-  """Returns a table of the leaves that are loaded from each checkpoint."""
+  """Returns a table of the leaves that are loaded from each checkpoint.
+
+  At the end are the parameters that no checkpoint has.
+  """
   by_source: dict[str, dict[str, str]] = {}
   for mapping in mappings:
     by_source.setdefault(str(mapping.source.path), {}).update(mapping.leaves)
@@ -499,8 +503,13 @@ def table(
       f'  {target:{widths[0]}}  {shapes[target]:{widths[1]}}  <- {leaf}'
       for target, leaf in leaves.items()
     ]
-  count = len(metadata) - len(loaded)
-  return '\n'.join([*lines, f'arrays initialized afresh: {count}'])
+  lines.append(f'arrays initialized afresh: {len(metadata) - len(loaded)}')
+  if fresh := sorted(
+    name for name in metadata.keys() - loaded if name.startswith(_PARAMS)
+  ):
+    lines[-1] += f', of them {len(fresh)} parameters of the model'
+    lines += [f'  {name}  {shapes[name]}' for name in fresh]
+  return '\n'.join(lines)
 
 
 def parse(text: str) -> tuple[str, int | None]:
