@@ -342,6 +342,12 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
       **kwargs,
     )
 
+  def _data_input(
+    self, own: lm_data.InputConfig, data: str | Mapping[str, float]
+  ) -> lm_data.InputConfig:
+    input_p = super()._data_input(own, data)
+    return input_p.set(vocab_size=self.model_config()['vocab_size'])
+
   def _conversation_input(self) -> Config[conversations.ConversationInput]:
     """Returns the input of OBJECTIVE with the fields that no other has."""
     if self.OBJECTIVE == 'responses':
@@ -457,6 +463,11 @@ class HuggingFaceSequenceModel(_FineTuning):
         ' share; leave it out'
       )
     check_objective(self.OBJECTIVE, ('pairs', 'span_corruption'))
+    if self.OBJECTIVE == 'pairs' and self.TRAIN_FILES is None:
+      raise ValueError(
+        'OBJECTIVE=pairs needs TRAIN_FILES, JSON lines with SOURCE_FIELD and'
+        ' TARGET_FIELD, got None; set TRAIN_FILES'
+      )
     if self.OBJECTIVE == 'span_corruption':
       sentinel = span_corruption.first_sentinel(self._tokenizer().Instantiate())
       size = self.model_config()['vocab_size']

@@ -451,6 +451,24 @@ def test_a_named_tokenizer_replaces_that_of_the_folder(tmp_path):
     assert tokenizer_p.model_file == '/models/words.model'
 
 
+def test_tokens_of_files_are_in_the_vocabulary(tmp_path):
+  tokens = np.arange(9)
+  tokens[-1] = huggingface.Qwen3.CONFIG['vocab_size']
+  np.save(tmp_path / 'x.npy', tokens)
+  constants = overrides.parse([f'TRAIN_DATA={tmp_path}/x.npy', 'MAX_SEQ_LEN=4'])
+  experiment = overrides.set_constants(huggingface.Qwen3, constants)()
+  made = experiment.datasets()[0].Instantiate()
+  with pytest.raises(ValueError, match='151936'):
+    for _ in range(2):
+      made.get_next()
+
+
+def test_pairs_need_files():
+  experiment = type('Mine', (huggingface.T5,), {'OBJECTIVE': 'pairs'})()
+  with pytest.raises(ValueError, match='OBJECTIVE=pairs needs TRAIN_FILES'):
+    experiment.validate()
+
+
 def test_a_folder_without_a_tokenizer_is_reported(tmp_path, caplog):
   (tmp_path / 'config.json').write_text(json.dumps(huggingface.Qwen3.CONFIG))
   named = {'MODEL_DIR': str(tmp_path), 'TOKENIZER': 'bytes'}
