@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from pax import base_executor, partitioning, side_files, summaries, tasks_lib
+from pax.inputs.rows import indexed
 from pax.partitioning import profile_guided, saved_step
 from pax.programs import (
   batch_shapes,
@@ -236,4 +237,10 @@ class DefaultExecutor(base_executor.BaseExecutor):
       read_batch=services.preemption.read,
     )
     vocabulary_record.check([str(self._job_log_dir)], runner.inputs)
+    is_evaluated = bool(self._task.train.eval_interval_steps)
+    for program in (*(runner.evals if is_evaluated else ()), *runner.decodes):
+      inp = program.input
+      if isinstance(inp, indexed.IndexedInput) and inp.reset_for_eval:
+        # Raises if there are none, not only at the first evaluation.
+        _ = inp.num_examples
     return runner

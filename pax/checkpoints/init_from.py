@@ -186,6 +186,7 @@ class Initializer:
     source: source_checkpoint.SourceCheckpoint,
     *,
     is_full: bool = False,
+    network: str | None = None,
   ) -> TrainState:
     """Returns `state` with the variables of an open checkpoint.
 
@@ -196,13 +197,14 @@ class Initializer:
       state: The fresh state, whose replaced leaves are deleted.
       source: The checkpoint.
       is_full: Whether the model must have every leaf of the checkpoint.
+      network: The network of the model that gets them; None is all of it.
 
     Raises:
       CheckpointError: No variable has the same name and shape, or a leaf has no
         variable and `is_full` is set.
     """
     shared = {}
-    for name, leaf in self._variables().items():
+    for name, leaf in self._variables(network).items():
       for source_name in policy_networks.source_leaves(
         name, is_trained=self._is_trained
       ):
@@ -223,9 +225,8 @@ class Initializer:
         f'{source.path} has no variable of this model, by name and shape; use'
         ' task.train.init_from_checkpoint_rules to map its names'
       )
-    return self._load(
-      state, [source_checkpoint.LeafMapping(source, shared)], []
-    )
+    mapping = source_checkpoint.LeafMapping(source, shared)
+    return self._load(state, [mapping], [], network)
 
   def init_by_rules(
     self, state: TrainState, all_rules: Mapping[str, Rules]
@@ -253,17 +254,22 @@ class Initializer:
       states.append(self._map_states(source, rules, initialized_states))
     return self._load(state, variables, states)
 
-  def _fresh_leaves(self) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns the leaves that no checkpoint has initialized."""
+  def _fresh_leaves(
+    self, network: str | None = None
+  ) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns the leaves of a network that no checkpoint has initialized."""
     fresh = train_states.TensorProvenance()
     return {
       name: leaf
       for name, leaf in self._metadata.items()
       if self.provenance[name] == fresh
+      and (network is None or f'.{network}.' in name)
     }
 
-  def _variables(self) -> dict[str, jax.ShapeDtypeStruct]:
-    fresh = self._fresh_leaves()
+  def _variables(
+    self, network: str | None = None
+  ) -> dict[str, jax.ShapeDtypeStruct]:
+    fresh = self._fresh_leaves(network)
     return {
       x: fresh[x] for x in fresh if x.startswith(source_checkpoint.MDL_VARS)
     }
@@ -332,11 +338,13 @@ class Initializer:
     state: TrainState,
     variables: list[source_checkpoint.LeafMapping],
     states: list[source_checkpoint.LeafMapping],
+    network: str | None = None,
   ) -> TrainState:
     mappings = [*variables, *states]
     for mapping in mappings:
       self._check_types(mapping)
-    self._show(source_checkpoint.table(mappings, self._fresh_leaves()))
+    fresh = self._fresh_leaves(network)
+    self._show(source_checkpoint.table(mappings, fresh))
     leaves = paths.flatten(state)
     for mapping in variables:
       self._replace(leaves, mapping)

@@ -19,6 +19,7 @@ MDL_VARS = 'mdl_vars.'
 OPT_STATES = 'opt_states_'
 
 _EMA = 'ema/'
+_PARAMS = f'{MDL_VARS}params.'
 _CANONICAL_OPT_STATES = 'opt_states/'
 
 
@@ -116,7 +117,10 @@ def table(
   mappings: Sequence[LeafMapping],
   metadata: Mapping[str, jax.ShapeDtypeStruct],
 ) -> str:
-  """Returns a table of the leaves that are loaded from each checkpoint."""
+  """Returns a table of the leaves that are loaded from each checkpoint.
+
+  At the end are the parameters that no checkpoint has.
+  """
   by_source: dict[str, dict[str, str]] = {}
   for mapping in mappings:
     by_source.setdefault(str(mapping.source.path), {}).update(mapping.leaves)
@@ -133,8 +137,13 @@ def table(
       f'  {target:{widths[0]}}  {shapes[target]:{widths[1]}}  <- {leaf}'
       for target, leaf in leaves.items()
     ]
-  count = len(metadata) - len(loaded)
-  return '\n'.join([*lines, f'arrays initialized afresh: {count}'])
+  lines.append(f'arrays initialized afresh: {len(metadata) - len(loaded)}')
+  if fresh := sorted(
+    name for name in metadata.keys() - loaded if name.startswith(_PARAMS)
+  ):
+    lines[-1] += f', of them {len(fresh)} parameters of the model'
+    lines += [f'  {name}  {shapes[name]}' for name in fresh]
+  return '\n'.join(lines)
 
 
 def _canonical(name: str) -> str:

@@ -151,7 +151,9 @@ def initialize_network(
   """
   names = [x for x in paths.flatten(state) if f'.{network}.' in x]
   leaves = dataclasses.replace(_open(directory, names), network=network)
-  return initializer.init_by_source(state, _source(leaves), is_full=True)
+  return initializer.init_by_source(
+    state, _source(leaves), is_full=True, network=network
+  )
 
 
 def _open(directory: str, names: Sequence[str]) -> FolderLeaves:

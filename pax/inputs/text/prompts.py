@@ -84,9 +84,9 @@ class PromptLmInput(packed_text.TextLmInput):
     return ids[: self.seq_len]
 
   @property
-  def num_batches(self) -> int:
-    """Number of batches of all prompts."""
-    return -(-len(self.prompts) // self.get_global_batch_size(self))
+  def num_examples(self) -> int:
+    """Number of prompts."""
+    return len(self.prompts)
 
 
 class PromptFileInput(PromptLmInput):
@@ -106,6 +106,11 @@ class PromptFileInput(PromptLmInput):
 
   def __post_init__(self):
     self._prompts = read_prompts(self.file, self.chat_template)
+    if not self._prompts:
+      raise ValueError(
+        f'the file of prompts {self.file!r} must have a prompt per line, got'
+        ' none; add some, or leave out PROMPTS_FILE'
+      )
     self.prompts = tuple(prompt.text for prompt in self._prompts)
     super().__post_init__()
 

@@ -200,13 +200,19 @@ class RewardedPromptInput(conversations.ConversationInput):
     self, place: str, fields: conversations.Fields
   ) -> str | list[chat_templates.Message]:
     prompt = fields.get(self.prompt_field, fields.get(_MESSAGES))
-    if isinstance(prompt, str) or chat_templates.is_conversation(prompt):
-      return prompt
-    raise ValueError(
-      f'{place} must be an object with {self.prompt_field!r}, a text or'
-      f' messages, or with {_MESSAGES!r}, got {str(dict(fields))[:80]}; set'
-      ' PROMPT_FIELD'
-    )
+    is_text = isinstance(prompt, str)
+    if not is_text and not (chat_templates.is_conversation(prompt) and prompt):
+      raise ValueError(
+        f'{place} must be an object with {self.prompt_field!r}, a text or'
+        f' messages, or with {_MESSAGES!r}, got {str(dict(fields))[:80]}; set'
+        ' PROMPT_FIELD'
+      )
+    if not is_text and prompt[-1].get('role') == 'assistant':
+      raise ValueError(
+        f'{place} must have messages before the answer of the model, got a last'
+        f' one of role assistant, {str(prompt[-1])[:80]}; leave it out'
+      )
+    return prompt
 
 
 def _short_name(function: str) -> str:

@@ -76,7 +76,11 @@ class TextCorpusInput(indexed.IndexedInput, abc.ABC):
   def empty_error(self) -> ValueError:
     """Returns the error of a side of the split without examples."""
     part = 'held-out' if self.held_out else 'training'
+    first, *others = self.paths
+    files = f'{first} and {len(others)} other files' if others else first
+    hint = ', or set EVAL_ON_TEST=False' if self.held_out else ''
     return ValueError(
-      f'{len(self.paths)} files have no {part} text at held_out_percent='
-      f'{self.held_out_percent}; add files or change held_out_percent'
+      f'input {self.name!r} must have {part} text, got none in {files} at'
+      f' held_out_percent={self.held_out_percent}; add text, change'
+      f' HELD_OUT_PERCENT{hint}'
     )

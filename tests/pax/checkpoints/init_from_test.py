@@ -130,6 +130,16 @@ def test_ignored_variables_and_those_that_are_done(saved):
   assert rest == f'arrays initialized afresh: {num_leaves - 3}'
 
 
+def test_parameters_that_are_not_loaded_are_named(saved):
+  rules = _rules(init_from.LOAD_ALL, ignore_rules=['params/deep'])
+  made, (shown,), _ = _load({saved[0]: rules})
+  count = len(jax.tree.leaves(made)) - 2
+  assert shown.splitlines()[-2:] == [
+    f'arrays initialized afresh: {count}, of them 1 parameters of the model',
+    '  mdl_vars.params.deep.b  [2]',
+  ]
+
+
 def test_averages_step_and_optimizer(saved):
   rules = _rules(('(params/a)', 'ema/{}'), load_step=True, load_opt_states=True)
   made, *_ = _load({saved[0]: rules})

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from pax import experiment_registry
 from pax.huggingface import families
-from pax.tasks.lm.params import fine_tuning
+from pax.tasks.lm.params import fine_tuning, sequence_fine_tuning
 from praxis import pax_fiddle
 from praxis.layers.transformer_models import stack_configs
 
@@ -541,7 +541,7 @@ class Gpt2(fine_tuning.HuggingFaceLm):
 
 
 @experiment_registry.register
-class T5(fine_tuning.HuggingFaceSequenceModel):
+class T5(sequence_fine_tuning.HuggingFaceSequenceModel):
   """T5 small."""
 
   CONFIG = {
@@ -559,7 +559,7 @@ class T5(fine_tuning.HuggingFaceSequenceModel):
 
 
 @experiment_registry.register
-class T5V1_1(fine_tuning.HuggingFaceSequenceModel):
+class T5V1_1(sequence_fine_tuning.HuggingFaceSequenceModel):
   """T5 1.1 small."""
 
   CONFIG = {

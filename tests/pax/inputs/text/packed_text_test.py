@@ -195,7 +195,7 @@ def test_the_split_shares_no_document(corpus):
 
 
 def test_held_out_text_must_exist(corpus):
-  with pytest.raises(ValueError, match='no held-out text'):
+  with pytest.raises(ValueError, match='must have held-out text'):
     evaluation(corpus, held_out_percent=0.0).get_next()
 
 

@@ -127,7 +127,7 @@ def test_pairs_without_room_for_a_response_are_left_out(tmp_path, caplog):
   assert '1 of 2 examples' in caplog.text
   with pytest.raises(ValueError, match=r'first \d+ tokens, got none in 1'):
     _ = _input(tmp_path, lines[1:]).num_examples
-  with pytest.raises(ValueError, match='have no training text'):
+  with pytest.raises(ValueError, match='must have training text'):
     _ = _input(tmp_path, []).num_examples
 
 

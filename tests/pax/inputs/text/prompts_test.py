@@ -86,6 +86,9 @@ def test_a_file_has_a_prompt_per_line(name, text, tmp_path):
   np.testing.assert_array_equal(batch.ids[0], [bos, 32, 97, 98])
   with pytest.raises(ValueError, match='does not exist'):
     config.clone().set(file=str(tmp_path / 'none.txt')).Instantiate()
+  file.write_text('\n')
+  with pytest.raises(ValueError, match=f'{name}.* prompt per line, got none'):
+    config.clone().set(file=str(file)).Instantiate()
 
 
 def test_a_conversation_is_a_prompt(tmp_path):

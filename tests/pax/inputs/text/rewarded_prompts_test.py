@@ -170,7 +170,7 @@ def test_longer_prompts_are_left_out(tmp_path, caplog):
   assert '2 of 9 prompts of train have more than 8 tokens' in caplog.text
   with pytest.raises(ValueError, match=r'in each of 2; set MAX_PROMPT_LEN'):
     _input(tmp_path, [{'prompt': 'a' * 9}] * 2).get_next()
-  with pytest.raises(ValueError, match='no training text'):
+  with pytest.raises(ValueError, match='must have training text'):
     _input(tmp_path, []).get_next()
 
 
@@ -236,7 +236,22 @@ def test_settings_are_checked(tmp_path, fields, message):
     _input(tmp_path, _lines(3), **fields)
 
 
-def test_an_object_needs_a_prompt(tmp_path):
-  made = _input(tmp_path, [{'question': 'a'}])
+@pytest.mark.parametrize(
+  'line', [{'question': 'a'}, {'prompt': []}, {'prompt': 1}, 'a']
+)
+def test_an_object_needs_a_prompt(tmp_path, line):
+  made = _input(tmp_path, [line])
   with pytest.raises(ValueError, match=r"jsonl:1 must be an object with 'pro"):
+    made.get_next()
+
+
+def test_a_prompt_does_not_have_the_answer(tmp_path):
+  messages = [
+    {'role': 'user', 'content': 'x'},
+    {'role': 'assistant', 'content': 'y'},
+  ]
+  made = _input(tmp_path, [{'messages': messages}])
+  with pytest.raises(
+    ValueError, match=r'jsonl:1 .* last one of role assistant'
+  ):
     made.get_next()

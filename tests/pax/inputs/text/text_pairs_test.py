@@ -69,7 +69,7 @@ def test_errors_name_the_line_and_the_fields(tmp_path):
     target_field='a',
     held_out=True,
   )
-  with pytest.raises(ValueError, match='no held-out text'):
+  with pytest.raises(ValueError, match='must have held-out text'):
     renamed.get_next()
 
 

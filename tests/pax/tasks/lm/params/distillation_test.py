@@ -15,7 +15,7 @@ from pax import main
 from pax.huggingface import safetensors
 from pax.inputs.tokens import tokenizers
 from pax.runner import overrides
-from pax.tasks.lm.params import fine_tuning, huggingface
+from pax.tasks.lm.params import huggingface, huggingface_model
 from tests.integration import binary
 from tests.pax.huggingface import job_runs, reference_models
 
@@ -250,7 +250,9 @@ def test_teachers_that_do_not_fit(tmp_path, student, teacher, monkeypatch):
   t5 = reference_models.write_byte_model(tmp_path / 't5', 't5')
   assert 'must have a decoder, got a t5' in message(t5)
   own_tokenizer = tokenizers.ByteTokenizer.config()
-  monkeypatch.setattr(fine_tuning, 'tokenizer_of', lambda _: own_tokenizer)
+  monkeypatch.setattr(
+    huggingface_model, 'tokenizer_of', lambda _: own_tokenizer
+  )
   monkeypatch.setattr(
     huggingface.Qwen3, '_tokenizer', lambda _: _Shifted.config()
   )

@@ -19,7 +19,7 @@ from pax import experiment_registry, io_utils, main
 from pax.huggingface import families, model_folder, safetensors
 from pax.inputs.tokens import tokenizers
 from pax.runner import overrides
-from pax.tasks.lm.params import fine_tuning, huggingface
+from pax.tasks.lm.params import huggingface, huggingface_model
 from tests.integration import binary
 from tests.pax.huggingface import job_runs, loaded_models, reference_models
 
@@ -111,6 +111,22 @@ def test_trains_from_imported_weights_and_exports(tmp_path, capfd):
   ]
   # Two steps of Adam with a learning rate of at most 1e-5.
   assert 0 < max(changes) < 1e-4
+
+
+def test_held_out_text_must_exist_before_the_first_step(tmp_path, capfd):
+  source = reference_models.write_byte_model(tmp_path / 'source', 'qwen3')
+  line = json.dumps({'prompt': 'a', 'completion': 'b'})
+  (tmp_path / 'pairs.jsonl').write_text(line)
+  settings = [
+    f'--set=TRAIN_FILES={tmp_path}/pairs.jsonl',
+    '--set=OBJECTIVE=responses',
+    '--set=HELD_OUT_PERCENT=0',
+  ]
+  assert job_runs.run('Qwen3', source, tmp_path / 'job', *settings) == 1
+  error = capfd.readouterr().err
+  assert "input 'held_out' must have held-out text, got none in" in error
+  assert 'set EVAL_ON_TEST=False' in error
+  assert not (tmp_path / 'job' / 'checkpoints').exists()
 
 
 def test_preferences_are_learned_by_the_policy_only(tmp_path, capfd):
@@ -478,6 +494,33 @@ def test_a_named_tokenizer_replaces_that_of_the_folder(tmp_path):
     assert tokenizer_p.model_file == '/models/words.model'
 
 
+def test_tokens_of_files_are_in_the_vocabulary(tmp_path):
+  tokens = np.arange(9)
+  tokens[-1] = huggingface.Qwen3.CONFIG['vocab_size']
+  np.save(tmp_path / 'x.npy', tokens)
+  constants = overrides.parse([f'TRAIN_DATA={tmp_path}/x.npy', 'MAX_SEQ_LEN=4'])
+  experiment = overrides.set_constants(huggingface.Qwen3, constants)()
+  made = experiment.datasets()[0].Instantiate()
+  with pytest.raises(ValueError, match='151936'):
+    for _ in range(2):
+      made.get_next()
+
+
+def test_pairs_need_files():
+  experiment = type('Mine', (huggingface.T5,), {'OBJECTIVE': 'pairs'})()
+  with pytest.raises(ValueError, match='OBJECTIVE=pairs needs TRAIN_FILES'):
+    experiment.validate()
+
+
+def test_a_folder_without_a_tokenizer_is_reported(tmp_path, caplog):
+  (tmp_path / 'config.json').write_text(json.dumps(huggingface.Qwen3.CONFIG))
+  named = {'MODEL_DIR': str(tmp_path), 'TOKENIZER': 'bytes'}
+  type('Named', (huggingface.Qwen3,), named)().validate()
+  assert not caplog.text
+  type('Mine', (huggingface.Qwen3,), {'MODEL_DIR': str(tmp_path)})().validate()
+  assert 'has no tokenizer: tokens are bytes' in caplog.text
+
+
 def test_layers_of_a_t5_are_not_repeated(tmp_path, capfd):
   source = reference_models.write_byte_model(tmp_path / 'source', 't5')
   job = tmp_path / 'job'
@@ -519,7 +562,7 @@ def test_texts_are_at_most_as_long_as_the_table_of_positions(name):
 
 def test_tokenizers_of_folders(tmp_path, monkeypatch):
   folder = str(tmp_path)
-  name = lambda: fine_tuning.tokenizer_of(folder).cls.__name__
+  name = lambda: huggingface_model.tokenizer_of(folder).cls.__name__
   assert name() == 'ByteTokenizer'
   (tmp_path / 'tokenizer.json').write_text('{}')
   assert name() == 'HuggingFaceTokenizer'

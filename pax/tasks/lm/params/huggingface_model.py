@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training of models in folders of Hugging Face."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from absl import logging
+
+from pax import base_experiment, generation_runner, tasks_lib
+from pax.huggingface import families, model_folder
+from pax.inputs.tokens import chat_templates, huggingface_tokenizers, tokenizers
+from pax.tasks.lm import default_learners, sharding_annotations
+from pax.tasks.lm.params import quickstart
+from praxis import base_layer, pax_fiddle
+from praxis.decoding import hparams as decoding
+
+Config = pax_fiddle.Config
+TaskConfig = Config[tasks_lib.SingleTask]
+
+_SENTENCEPIECE_FILES = ('tokenizer.model', 'spiece.model')
+_TOKENIZERS_FILE = 'tokenizer.json'
+_BYTES = Config(tokenizers.ByteTokenizer)
+
+
+class HuggingFaceModel(base_experiment.BaseExperiment):
+  """A task with the model of a config.json."""
+
+  # Contents of config.json, by default of a published model.
+  CONFIG: dict[str, Any]
+  # Folder with config.json, which replaces CONFIG, and the tokenizer.
+  MODEL_DIR: str | None = None
+  # Dtype of the computation; variables are float32.
+  FPROP_DTYPE = jnp.bfloat16
+  # Mesh (replica, data, mdl); None trains one replica per device.
+  # USE_EXPERT_PARALLEL adds an axis data_expert before mdl, which shards the
+  # experts and the batch.
+  ICI_MESH_SHAPE = [1, 1, 1]
+  DCN_MESH_SHAPE: Sequence[int] | None = None
+  USE_EXPERT_PARALLEL = False
+  TRAINING_OPTIMIZED_SHARDING = True
+  # Mesh axes over which weights are gathered before they decode, not for each
+  # token; (): weights stay sharded.
+  DECODE_GATHERED_AXES: Sequence[str] = ('data',)
+  # The learner.
+  LEARNING_RATE = 1e-5
+  WEIGHT_DECAY = 0.0
+  # Weight of the loss of the modules of multi-token prediction in the folder,
+  # 0.3 and in the end 0.1 for DeepSeek-V3; 0: without them.
+  MTP_LOSS_WEIGHT = 0.0
+
+  def validate(self) -> None:
+    """Checks the constants.
+
+    Raises:
+      ValueError: The folder has a model of another family, or its vocabulary is
+        smaller than that of the tokenizer.
+    """
+    config, kind = self.model_config(), self.CONFIG['model_type']
+    if config.get('model_type') != kind:
+      raise ValueError(
+        f'MODEL_DIR={self.MODEL_DIR} must have a {kind}, got a'
+        f' {config.get("model_type")}; use the experiment of that family'
+      )
+    tokenizer_p = self._tokenizer()
+    is_named = getattr(self, 'TOKENIZER', None) is not None
+    if self.MODEL_DIR and not is_named and tokenizer_p == _BYTES:
+      logging.warning(
+        'MODEL_DIR=%s has no tokenizer: tokens are bytes, unlike those that a'
+        ' published model has learned; add its tokenizer.json or'
+        ' tokenizer.model',
+        self.MODEL_DIR,
+      )
+    num_ids = tokenizer_p.Instantiate().vocab_size
+    if num_ids > config['vocab_size']:
+      raise ValueError(
+        f'the tokenizer must have at most {config["vocab_size"]} ids, the'
+        f' vocab_size of config.json of MODEL_DIR={self.MODEL_DIR}, got'
+        f' {num_ids}; use the tokenizer of the model'
+      )
+
+  def model_config(self) -> dict[str, Any]:
+    """Returns the contents of config.json."""
+    if self.MODEL_DIR is None:
+      return self.CONFIG
+    return model_folder.read_config(pathlib.Path(self.MODEL_DIR))
+
+  def task(self) -> TaskConfig:
+    has_mtp = self.MTP_LOSS_WEIGHT != 0.0
+    model = families.read_model(self.model_config(), has_mtp=has_mtp)
+    model_p = model.model()
+    if has_mtp:
+      model_p.lm_tpl.mtp_tpl.loss_weight = self.MTP_LOSS_WEIGHT
+    self._set_layers(model_p)
+    model_p.set(name='huggingface_model', fprop_dtype=self.FPROP_DTYPE)
+    task_p = Config(
+      tasks_lib.SingleTask, name='huggingface_task', model=model_p
+    )
+    default_learners.set_default_adam(
+      task_p, self.LEARNING_RATE, self.WEIGHT_DECAY
+    )
+    return task_p
+
+  def eos_ids(self) -> list[int]:
+    """Returns the ids that end a decoded text; [-1] if there are none."""
+    folder = pathlib.Path(self.MODEL_DIR or '')
+    return model_folder.read_eos_ids(folder, self.model_config()) or [-1]
+
+  def _set_layers(self, model_p: Config[base_layer.BaseLayer]) -> None:
+    """Sets fields of layers that are not in config.json; a hook."""
+
+  def _tokenizer(self) -> Config[tokenizers.Tokenizer]:
+    return tokenizer_of(self.MODEL_DIR)
+
+  def _chat_template(self) -> Config[chat_templates.ChatTemplate] | None:
+    """Returns the template of MODEL_DIR, which may lack one."""
+    if self.MODEL_DIR is None:
+      return None
+    return Config(chat_templates.ChatTemplate, folder=self.MODEL_DIR)
+
+
+class FineTuning(quickstart.TinyTraining, HuggingFaceModel):
+  """Training, evaluation and greedy decoding of a model."""
+
+  NUM_TRAIN_STEPS = 1000
+  LEARNING_RATE = HuggingFaceModel.LEARNING_RATE
+  WEIGHT_DECAY = HuggingFaceModel.WEIGHT_DECAY
+  ADAM_BETA2 = 0.95
+  # Number of prompts in a batch of --mode=decode, decode_once and infer.
+  DECODE_BATCH_SIZE = 8
+
+  def task(self) -> TaskConfig:
+    task_p = super().task()
+    task_p.model.decoder_tpl = self._decoder()
+    task_p.infer_writer = Config(
+      tasks_lib.SingleTask.InferWriter,
+      inference_runner=Config(
+        generation_runner.GenerationRunner, tokenizer=self._tokenizer()
+      ),
+      output_num_shards=1,
+    )
+    return task_p
+
+  def _decoder(self) -> Config[decoding.DecoderHParams]:
+    raise NotImplementedError(type(self).__name__)
+
+  def _shard(self, task_p: TaskConfig) -> None:
+    if self.ICI_MESH_SHAPE is not None:
+      set_sharding_annotations = (
+        sharding_annotations.set_sharding_annotations_with_expert_parallelism
+        if self.USE_EXPERT_PARALLEL
+        else sharding_annotations.set_sharding_annotations_v1
+      )
+      set_sharding_annotations(
+        task_p,
+        self.TRAINING_OPTIMIZED_SHARDING,
+        self.ICI_MESH_SHAPE,
+        self.DCN_MESH_SHAPE,
+      )
+      task_p.decode.gathered_weight_axes = self.DECODE_GATHERED_AXES
+      names = task_p.model.mesh_axis_names
+      if not {*self.DECODE_GATHERED_AXES} <= {*names}:
+        raise ValueError(
+          f'DECODE_GATHERED_AXES must be a list of axes of {list(names)}, got'
+          f' {self.DECODE_GATHERED_AXES!r}; e.g. --set'
+          " DECODE_GATHERED_AXES=['data']"
+        )
+
+
+def check_objective(objective: str, allowed: Sequence[str]) -> None:
+  """Checks the constant OBJECTIVE.
+
+  Raises:
+    ValueError: It is not one of those that are allowed.
+  """
+  if objective not in allowed:
+    raise ValueError(
+      f'OBJECTIVE must be one of {list(allowed)}, got {objective!r}'
+    )
+
+
+def tokenizer_of(folder: str | None) -> Config[tokenizers.Tokenizer]:
+  """Returns the Config of the tokenizer of a model.
+
+  Args:
+    folder: Its folder. Without one, or without a tokenizer in it, tokens are
+      bytes.
+  """
+  if folder is None:
+    return Config(tokenizers.ByteTokenizer)
+  files = [pathlib.Path(folder, name) for name in _SENTENCEPIECE_FILES]
+  sentencepiece_file = next((file for file in files if file.exists()), None)
+  # transformers reads tokenizer.json, which also has the added tokens.
+  if pathlib.Path(folder, _TOKENIZERS_FILE).exists() and (
+    sentencepiece_file is None or huggingface_tokenizers.is_available()
+  ):
+    return Config(
+      huggingface_tokenizers.HuggingFaceTokenizer, folder=str(folder)
+    )
+  if sentencepiece_file is not None:
+    return Config(
+      tokenizers.SentencePieceTokenizer, model_file=str(sentencepiece_file)
+    )
+  return Config(tokenizers.ByteTokenizer)
