@@ -28,6 +28,12 @@ Config = pax_fiddle.Config
 TaskConfig = Config[tasks_lib.SingleTask]
 
 _OBJECTIVES = ('text', 'responses', 'preferences', 'rewards')
+# Numbers of steps at which no rollout is left half learned.
+_ROLLOUT_INTERVALS = (
+  'NUM_TRAIN_STEPS',
+  'CHECKPOINT_EVERY_N_STEPS',
+  'EVAL_INTERVAL_STEPS',
+)
 
 
 class HuggingFaceLm(huggingface_model.FineTuning, quickstart.PythonSource):
@@ -115,15 +121,26 @@ class HuggingFaceLm(huggingface_model.FineTuning, quickstart.PythonSource):
         f' OBJECTIVE={self.OBJECTIVE} has none of, got {self.MTP_LOSS_WEIGHT};'
         ' set MTP_LOSS_WEIGHT=0.0'
       )
-    if self.OBJECTIVE == 'rewards' and not self.REWARDS:
-      raise ValueError(
-        'OBJECTIVE=rewards needs REWARDS, got none; set REWARDS=module:function'
-      )
+    if self.OBJECTIVE == 'rewards':
+      self._check_rewards()
     if self.TRAIN_DATA is not None:
       raise ValueError(
         f'OBJECTIVE={self.OBJECTIVE} reads TRAIN_FILES, got TRAIN_DATA='
         f'{self.TRAIN_DATA!r}; set TRAIN_FILES instead'
       )
+
+  def _check_rewards(self) -> None:
+    if not self.REWARDS:
+      raise ValueError(
+        'OBJECTIVE=rewards needs REWARDS, got none; set REWARDS=module:function'
+      )
+    num_updates = self.ROLLOUT_BATCHES * self.ROLLOUT_EPOCHS
+    for name in _ROLLOUT_INTERVALS:
+      if (value := getattr(self, name)) % num_updates:
+        raise ValueError(
+          f'{name} must be a multiple of {num_updates}, ROLLOUT_BATCHES times'
+          f' ROLLOUT_EPOCHS, got {value}; change one of them'
+        )
 
   def task(self) -> TaskConfig:
     task_p = super().task()

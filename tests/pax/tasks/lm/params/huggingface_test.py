@@ -456,6 +456,13 @@ def test_span_corruption_needs_ids_for_sentinels(tmp_path, capfd):
     (['OBJECTIVE=pairs'], "'rewards'], got 'pairs'"),
     (['OBJECTIVE=rewards', 'TRAIN_FILES=a.jsonl'], 'needs REWARDS'),
     (
+      [
+        *('OBJECTIVE=rewards', 'TRAIN_FILES=a.jsonl', 'REWARDS=a:b'),
+        *('ROLLOUT_EPOCHS=3', 'NUM_TRAIN_STEPS=10'),
+      ],
+      'NUM_TRAIN_STEPS must be a multiple of 3',
+    ),
+    (
       ['OBJECTIVE=preferences', 'TRAIN_FILES=a.jsonl', 'MTP_LOSS_WEIGHT=0.3'],
       'OBJECTIVE=preferences has none of, got 0.3',
     ),
