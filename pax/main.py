@@ -5,6 +5,9 @@ pax --exp=EXPERIMENT --job_log_dir=DIR
 pax TOOL ...
 """
 
+# Experiments name programs: `base_experiment.program_class`.
+# bazel: deps=//pax/programs
+
 # ruff: noqa: E402
 from __future__ import annotations
 
