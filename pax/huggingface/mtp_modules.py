@@ -36,7 +36,7 @@ class MtpModules:
     """Returns those of a config.json.
 
     Raises:
-      ValueError: Their number is not one.
+      ValueError: What the file has for their number is no number.
     """
     count, first = (config.get(x) or 0 for x in (_COUNT, 'num_hidden_layers'))
     if type(count) is not int or count < 0:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Bool, Float32
 
-from pax import side_files
+from pax import side_files, storage
 
 # In the directory of the job.
 FOLDER = 'rollouts'
@@ -54,7 +54,7 @@ def write(
       texts[: _NUM_PROMPTS * num_samples]
     )
   ]
-  name = f'step_{step:08}.jsonl'
-  with side_files.tolerate_errors(name):
-    folder = side_files.make_directories(job_log_dir, FOLDER)
-    side_files.write_text(folder / name, '\n'.join([*lines, '']))
+  path = storage.to_path(job_log_dir) / FOLDER / f'step_{step:08}.jsonl'
+  with side_files.tolerate_errors(path):
+    side_files.make_directories(job_log_dir, FOLDER)
+    side_files.write_text(path, '\n'.join([*lines, '']))

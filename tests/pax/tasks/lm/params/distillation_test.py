@@ -27,6 +27,12 @@ _WORDS = (
 )
 
 
+def _train(student, teacher, job, *words):
+  """Trains the student on a job; returns the exit code."""
+  words = [*_WORDS, f'--set=TEACHER_DIR={teacher}', *words]
+  return job_runs.run('Qwen3', student, job, *words)
+
+
 @pytest.fixture
 def student(tmp_path):
   return reference_models.write_byte_model(tmp_path / 'student', 'qwen3')
@@ -66,23 +72,19 @@ def test_the_student_alone_learns_continues_and_is_exported(
 ):
   job, cut, output = (tmp_path / x for x in ('job', 'cut', 'output'))
   words = [
-    *_WORDS,
-    f'--set=TEACHER_DIR={teacher}',
     '--set=DISTILLATION_WEIGHT=1.0',
     '--set=NUM_TRAIN_STEPS=40',
     '--set=task.train.save_interval_steps=20',
   ]
   half = '--set=task.train.num_train_steps=20'
-  assert job_runs.run('Qwen3', student, job, *words) == 0, (
-    capfd.readouterr().err
-  )
+  assert _train(student, teacher, job, *words) == 0, capfd.readouterr().err
   first, *_, last = [x['Metrics/distillation_loss'] for x in _records(job)]
   assert last < 0.5 * first
-  assert job_runs.run('Qwen3', student, cut, *words, half) == 0
+  assert _train(student, teacher, cut, *words, half) == 0
   # The teacher is in the checkpoint.
   weights = teacher / 'model.safetensors'
   weights.rename(tmp_path / 'weights')
-  assert job_runs.run('Qwen3', student, cut, *words) == 0
+  assert _train(student, teacher, cut, *words) == 0
   (tmp_path / 'weights').rename(weights)
   whole, resumed = map(job_runs.read_leaves, (job, cut))
   for name, value in whole.items():
@@ -120,15 +122,8 @@ def test_meshes_shard_both_and_have_the_same_losses(
   losses = {}
   for shape in ('[1,1,1]', '[1,1,2]', '[1,2,2]'):
     job = tmp_path / f'job{shape}'
-    words = [
-      *_WORDS,
-      f'--set=TEACHER_DIR={teacher}',
-      f'--set=ICI_MESH_SHAPE={shape}',
-      '--set=NUM_TRAIN_STEPS=3',
-    ]
-    assert job_runs.run('Qwen3', student, job, *words) == 0, (
-      capfd.readouterr().err
-    )
+    words = [f'--set=ICI_MESH_SHAPE={shape}', '--set=NUM_TRAIN_STEPS=3']
+    assert _train(student, teacher, job, *words) == 0, capfd.readouterr().err
     losses[shape] = list(binary.losses(job).values())
     _check_teacher(job_runs.read_leaves(job), teacher)
   for shape in losses:
@@ -146,14 +141,10 @@ def test_layers_of_both_are_repeated_by_their_own_periods(
   for is_repeated in (False, True):
     job = tmp_path / f'job_{is_repeated}'
     words = [
-      *_WORDS,
-      f'--set=TEACHER_DIR={teacher}',
       f'--set=USE_REPEATED_LAYER={is_repeated}',
       '--set=NUM_TRAIN_STEPS=2',
     ]
-    assert job_runs.run('Qwen3', student, job, *words) == 0, (
-      capfd.readouterr().err
-    )
+    assert _train(student, teacher, job, *words) == 0, capfd.readouterr().err
     losses[is_repeated] = list(binary.losses(job).values())
   blocks = {
     x.partition('.repeat.sub.')[2].partition('.')[0]
@@ -177,12 +168,9 @@ def test_a_student_starts_from_a_job_or_from_scratch(
     for name, entry in safetensors.read_folder(other).items()
   }
   reference_models.write_safetensors(file, arrays, 'F32')
-  words = [*_WORDS, '--set=NUM_TRAIN_STEPS=2']
+  steps = '--set=NUM_TRAIN_STEPS=2'
   first, second, fresh = (tmp_path / x for x in ('first', 'second', 'fresh'))
-  code = job_runs.run(
-    'Qwen3', student, first, *words, f'--set=TEACHER_DIR={other}'
-  )
-  assert code == 0, capfd.readouterr().err
+  assert _train(student, other, first, steps) == 0, capfd.readouterr().err
 
   def run(job, *start):
     return main.main([
@@ -193,7 +181,8 @@ def test_a_student_starts_from_a_job_or_from_scratch(
       f'--set=TEACHER_DIR={teacher}',
       '--set=FPROP_DTYPE=bfloat16',
       *job_runs.decoder_words(student),
-      *words,
+      *_WORDS,
+      steps,
       '--set=LEARNING_RATE=0.0',
       *start,
     ])  # fmt: skip
