@@ -68,6 +68,8 @@ DOMAINS: dict[str, Domain] = {
   'DISTILLATION_WEIGHT': _interval(ge=0.0, le=1.0),
   'DISTILLATION_TEMPERATURE': _interval(gt=0.0),
   'DPO_BETA': _interval(gt=0.0),
+  'LORA_RANK': _interval(ge=0),
+  'LORA_ALPHA': _interval(gt=0.0),
   # Of a group of samples.
   'NUM_SAMPLES': _interval(ge=2),
   'GRPO_BETA': _interval(ge=0.0),

@@ -84,6 +84,7 @@ OPTIONAL = {
   'nbclient',
   'nbformat',
   'optuna',
+  'peft',
   'pyarrow',
   'seqio',
   'sphinx',

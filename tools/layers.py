@@ -73,6 +73,7 @@ LAYERS: tuple[Layer, ...] = (
       'praxis.optimizer_prefix_vectorization',
       'praxis.optimizers',
       'praxis.schedules',
+      'praxis.weight_matrices',
     ),
   ),
   Layer(

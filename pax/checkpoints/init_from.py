@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding
 from pax import train_states
 from pax.checkpoints import (
   loading_rules,
+  low_rank_updates,
   paths,
   policy_networks,
   source_checkpoint,
@@ -213,6 +214,10 @@ class Initializer:
           shared[name] = source_name
           break
     self._check_shared(shared)
+    if network is None:
+      low_rank_updates.check_used(
+        source.path, source.shapes, {*shared.values()}
+      )
     if is_full and (missing := source.shapes.keys() - set(shared.values())):
       name = min(missing)
       raise CheckpointError(

@@ -4,6 +4,8 @@
 The network that learns is `lm` in a LanguageModel, in a LanguageModelGRPO with
 the reference `ref_lm`, and in a LanguageModelDistillation with the teacher
 `teacher_lm`; in a LanguageModelDPO it is `mdl`, and the reference `ref_mdl`.
+Where low-rank updates learn, the reference is the network with other updates,
+whose factors have the prefix `ref_`.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ TEACHER = 'teacher_lm'
 
 _POLICIES = ('mdl', NETWORK)
 _TEACHER_PREFIX = 'teacher_'
+_REFERENCE_FACTOR = re.compile(r'(mdl_vars\..*\.)ref_((?:\w+_)?lora_[ab])')
 _LEAF = re.compile(rf'(mdl_vars\.\w+)\.(ref_|{_TEACHER_PREFIX})?(mdl|lm)\.(.*)')
 
 
@@ -40,7 +43,8 @@ def is_frozen(leaf: str) -> bool:
     leaf: Name of a leaf of a checkpoint.
   """
   match = _LEAF.fullmatch(leaf)
-  return match is not None and match[2] is not None
+  is_network = match is not None and match[2] is not None
+  return is_network or _REFERENCE_FACTOR.fullmatch(leaf) is not None
 
 
 def source_leaves(leaf: str, *, is_trained: bool = True) -> list[str]:
@@ -55,6 +59,9 @@ def source_leaves(leaf: str, *, is_trained: bool = True) -> list[str]:
     leaf: Name of a leaf of the state.
     is_trained: Whether the state is that of training.
   """
+  if factor := _REFERENCE_FACTOR.fullmatch(leaf):
+    of_policy = source_leaves(factor[1] + factor[2], is_trained=is_trained)
+    return of_policy if is_trained else [leaf, *of_policy]
   match = _LEAF.fullmatch(leaf)
   if match is None or match[2] == _TEACHER_PREFIX:
     return [leaf]

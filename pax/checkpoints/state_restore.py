@@ -17,7 +17,13 @@ from absl import logging
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pax import storage, train_states
-from pax.checkpoints import paths, reading, resizing, transformations
+from pax.checkpoints import (
+  low_rank_updates,
+  paths,
+  reading,
+  resizing,
+  transformations,
+)
 from pax.checkpoints.checkpoint_reader import CheckpointReader
 from pax.checkpoints.types import CheckpointError, CheckpointType, State
 from praxis import py_utils
@@ -245,8 +251,11 @@ def restore_arrays(
     CheckpointError: A leaf is missing, or has another shape.
     CorruptCheckpointError: Files differ from what was written.
   """
-  if checks_shapes and not transforms:
-    _check_shapes(checkpoint, paths.flatten(abstract))
+  if not transforms:
+    leaves = paths.flatten(abstract)
+    low_rank_updates.check_used(checkpoint.path, checkpoint.shapes, leaves)
+    if checks_shapes:
+      _check_shapes(checkpoint, leaves)
   if mesh is None or specs is None:
     return restore_numpy(checkpoint, abstract)
 

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
-from pax.checkpoints import checkpoint_reader
+from pax.checkpoints import checkpoint_reader, low_rank_updates
 from pax.checkpoints.types import CheckpointError, LeafDict, Shapes
 
 ValueFn = Callable[[jax.Array], ArrayLike]
@@ -74,12 +74,14 @@ class Transformations:
       is_full: Whether further leaves in the checkpoint are an error.
 
     Raises:
-      CheckpointError: A leaf is missing, or has another shape or dtype.
+      CheckpointError: A leaf is missing, or has another shape or dtype, or a
+        weight lacks its low-rank update.
       CorruptCheckpointError: Files differ from what was written.
     """
-    if self.is_identity:
-      return checkpoint.read(abstract, is_full=is_full)
     saved = checkpoint.shapes
+    if self.is_identity:
+      low_rank_updates.check_used(checkpoint.path, saved, abstract)
+      return checkpoint.read(abstract, is_full=is_full)
     fresh = {
       name: leaf
       for name, leaf in abstract.items()

@@ -67,6 +67,8 @@ class Family:
   )
   # Those that new files have, too.
   new_copies: Collection[str] = ()
+  # Whether matrices are [inputs, outputs], not [outputs, inputs].
+  stores_inputs_first: bool = False
 
 
 def read_model(config: Json, *, has_mtp: bool = False) -> Model:
@@ -465,6 +467,7 @@ FAMILIES: Mapping[str, Family] = {
     # Causal masks, which old files have.
     ignored=(r'(.*\.)?h\.\d+\.attn\.(masked_)?bias',),
     copies={_HEAD: 'transformer.wte.weight'},
+    stores_inputs_first=True,
   ),
   'gpt_oss': Family(read=_gpt_oss),
   'granite': Family(read=granite.read),

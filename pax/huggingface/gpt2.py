@@ -145,13 +145,14 @@ class Gpt2:
       (3 * model,),
       (3, heads, head),
     )
-    yield weight_layouts.split(
+    post = weight_layouts.split(
       f'{source}.c_proj.weight',
       f'{target}/post/w',
       (model, model),
       (heads, head, model),
       (2, 0, 1),
     )
+    yield dataclasses.replace(post, has_outputs_first=True)
     yield weight_layouts.same(
       f'{source}.c_proj.bias', f'{target}/post/b', model
     )

@@ -88,12 +88,11 @@ class LatentAttention:
       f'{target}/key_value_norm/scale',
       self.key_value_rank,
     )
-    heads = (self.num_heads, self.value_dim)
-    yield weight_layouts.split(
+    yield weight_layouts.from_heads(
       f'{source}.o_proj.weight',
       f'{target}/post/w',
-      (model_dims, self.num_heads * self.value_dim),
-      (model_dims, *heads),
+      model_dims,
+      (self.num_heads, self.value_dim),
     )
     if self.has_bias:
       yield weight_layouts.same(

@@ -323,11 +323,11 @@ class RotaryDecoder:
       yield from self._fused_projection_weights(source, target)
     else:
       yield from self._projection_weights(source, target)
-    yield weight_layouts.split(
+    yield weight_layouts.from_heads(
       f'{source}.o_proj.weight',
       f'{target}/post/w',
-      (model, self.num_heads * head),
-      (model, self.num_heads, head),
+      model,
+      (self.num_heads, head),
     )
     if self.has_output_bias:
       yield weight_layouts.same(

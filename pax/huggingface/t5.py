@@ -205,8 +205,8 @@ class T5:
         (*heads, model),
         (2, 0, 1),
       )
-    yield weight_layouts.split(
-      f'{source}.o.weight', f'{target}/post/w', (model, size), (model, *heads)
+    yield weight_layouts.from_heads(
+      f'{source}.o.weight', f'{target}/post/w', model, heads
     )
 
   def _feed_forward_weights(

@@ -16,9 +16,10 @@ from pax import storage
 from pax.checkpoints import init_from, paths, policy_networks, source_checkpoint
 from pax.checkpoints.types import CheckpointError, Shapes
 from pax.huggingface import (
-  conversion,
+  checkpoint_tensors,
   model_folder,
   mtp_modules,
+  side_folder,
   stacked_variables,
 )
 
@@ -46,8 +47,10 @@ class FolderLeaves:
     variables = stacked_variables.of_layouts(
       self.folder.layouts, self.repetition
     )
-    variables = conversion.in_network(variables, self.network)
-    return {conversion.leaf_name(variable): variable for variable in variables}
+    variables = checkpoint_tensors.in_network(variables, self.network)
+    return {
+      checkpoint_tensors.leaf_name(variable): variable for variable in variables
+    }
 
   @functools.cached_property
   def shapes(self) -> Shapes:
@@ -127,7 +130,7 @@ def initialize(
       f' MODEL_DIR={directory}'
     ) from e
   if jax.process_index() == 0:
-    conversion.copy_files(leaves.folder, job_log_dir)
+    side_folder.write(leaves.folder, job_log_dir)
   return state
 
 

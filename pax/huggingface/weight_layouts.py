@@ -38,6 +38,8 @@ class WeightLayout:
   part: tuple[slice, ...] = ()
   # Shape of the variable where it merges dimensions; None where it does not.
   merged_shape: tuple[int, ...] | None = None
+  # Whether the variable is [outputs, inputs], not [inputs, outputs].
+  has_outputs_first: bool = False
 
   @property
   def variable_shape(self) -> tuple[int, ...]:
@@ -79,6 +81,17 @@ class WeightLayout:
     """Returns the elements in the order of the tensor, or of its part."""
     ordered = variable.reshape(self._ordered_shape())
     return ordered.transpose(np.argsort(self.axes))
+
+  def product(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Returns a low-rank matrix in the layout of the variable.
+
+    Args:
+      a: The factor of inputs, [..., I, R].
+      b: That of outputs, [..., O, R].
+    """
+    factors = (b, a) if self.has_outputs_first else (a, b)
+    matrix = factors[0] @ factors[1].swapaxes(-1, -2)
+    return matrix.reshape(self.variable_shape)
 
   def take(
     self, *part: slice, merged_shape: tuple[int, ...] | None = None
@@ -154,6 +167,23 @@ def transposed(
     inputs: Number of its columns.
   """
   return split(tensor, variable, (outputs, inputs), (outputs, inputs), (1, 0))
+
+
+def from_heads(
+  tensor: str, variable: str, outputs: int, heads: tuple[int, int]
+) -> WeightLayout:
+  """Returns the layout of an AttentionProjection from heads.
+
+  Args:
+    tensor: Name of the tensor [outputs, N * H].
+    variable: Path of the variable [outputs, N, H].
+    outputs: Number of outputs.
+    heads: The sizes N and H.
+  """
+  layout = split(
+    tensor, variable, (outputs, math.prod(heads)), (outputs, *heads)
+  )
+  return dataclasses.replace(layout, has_outputs_first=True)
 
 
 def gated_feed_forward(

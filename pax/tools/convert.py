@@ -61,6 +61,12 @@ class Options(command_line.CheckedOptions):
     ' files of the original model.',
     example='5GB',
   )
+  adapter: bool = command_line.flag(
+    False,
+    'pax-to-hf',
+    'Write the low-rank updates of LORA_RANK alone, as an adapter of PEFT.'
+    ' Default: the model with its updates.',
+  )
   repeated_layers: bool = command_line.flag(
     False,
     'hf-to-pax',
@@ -98,6 +104,11 @@ def main(argv: Sequence[str] = sys.argv) -> int:
       repeated_layers=options.repeated_layers,
       has_mtp=options.mtp,
     )
+  elif options.adapter:
+    _check_adapter_flags(options)
+    summary = conversion.to_peft(
+      source, output, step=options.step, config_folder=options.config
+    )
   else:
     summary = conversion.to_huggingface(
       source,
@@ -112,6 +123,15 @@ def main(argv: Sequence[str] = sys.argv) -> int:
     f' {summary.num_bytes / 2**20:.1f} MiB'
   )
   return 0
+
+
+def _check_adapter_flags(options: Options) -> None:
+  for name in ('dtype', 'max_shard_size'):
+    if (value := getattr(options, name)) is not None:
+      raise command_line.UsageError(
+        f'--{name} is that of a model, got {value!r} with --adapter, whose'
+        f' tensors are float32 in one file; leave out --{name}'
+      )
 
 
 def _num_bytes(size: str | None) -> int | None:

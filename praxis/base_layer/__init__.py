@@ -46,6 +46,7 @@ from praxis.base_layer.sharding_annotations import (
   matrices_sharded_over,
   maybe_shard,
   maybe_transpose_mesh_axes,
+  merge_splits,
   replicate_dims,
   to_partition_spec,
   transpose_one_axis,

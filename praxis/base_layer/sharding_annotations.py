@@ -131,6 +131,23 @@ def matrices_sharded_over(axes: frozenset[str]) -> Iterator[None]:
     _MATRIX_AXES.reset(token)
 
 
+def merge_splits(
+  splits: Sequence[DimShardingAnnotation],
+) -> tuple[str | int, ...] | None:
+  """Returns the axes that shard a dimension that is made of several.
+
+  Args:
+    splits: those of these dimensions.
+  """
+  merged: list[str | int] = []
+  for axes in splits:
+    if isinstance(axes, str | int):
+      merged.append(axes)
+    elif axes is not None:
+      merged.extend(axes)
+  return tuple(axis for axis in merged if axis != -1) or None
+
+
 def axes_of_dimension(axes: tuple[str, ...]) -> tuple[str, ...]:
   """Returns the axes that shard a dimension of an activation, in XLA's order.
 

@@ -28,7 +28,6 @@ from praxis.layers.attentions import (
   kernel_inputs,
   kv_cache,
   masks,
-  projections,
   segments,
 )
 
@@ -277,24 +276,19 @@ class MultiHeadLatentAttention(attentions.DotProductAttention):
     """
     content, rotated = query
     latent = cache[..., : self.kv_lora_rank]
-    if not self._projects_by_weights():
-      # Quantized projections.
+    to_key, to_value = self.key.product_weight(), self.value.product_weight()
+    if to_key is None or to_value is None:
       heads = self._keys_and_values(latent, cache[..., self.kv_lora_rank :])
       inputs = attention_core.AttentionInputs(
         jnp.concatenate(query, axis=-1), *heads, mask
       )
       return self._attend_rows(inputs, time_step)[0]
-    content = jnp.einsum('BLNH,CNH->BLNC', content, self.key.theta.w)
+    content = jnp.einsum('BLNH,CNH->BLNC', content, to_key)
     inputs = attention_core.AttentionInputs(
       jnp.concatenate([content, rotated], axis=-1), cache, latent, mask
     )
     encoded, _ = self._attend_rows(inputs, time_step)
-    return jnp.einsum('BLNC,CNV->BLNV', encoded, self.value.theta.w)
-
-  def _projects_by_weights(self) -> bool:
-    """Whether keys and values are products with the weights of projections."""
-    layers = self.key, self.value
-    return all(type(x) is projections.AttentionProjection for x in layers)
+    return jnp.einsum('BLNC,CNV->BLNV', encoded, to_value)
 
   def _check_fields(self) -> None:
     self._check_implementation()

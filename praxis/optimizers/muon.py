@@ -16,7 +16,7 @@ from jax.custom_batching import custom_vmap
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
-from praxis import base_layer, py_utils, value_domains
+from praxis import base_layer, py_utils, value_domains, weight_matrices
 from praxis.nested_map import NestedMap
 from praxis.optimizers import (
   adam,
@@ -27,8 +27,6 @@ from praxis.optimizers import (
 from praxis.pytypes import JTensor, Nested
 
 _Hparams = Nested[base_layer.WeightHParams]
-# The dimensions of fan-in and those of fan-out.
-_Axes = tuple[list[int], list[int]]
 
 # Of x, x x^T x and (x x^T)^2 x in a step of the iteration (Jordan et al.). Five
 # steps map the singular values from 0.002 to 1 to values from 0.68 to 1.21.
@@ -102,7 +100,10 @@ class Muon(base_optimizer.BaseOptimizer):
     learning_rate_fn: sharded_transforms.LearningRateFn,
     hparams: _Hparams,
   ) -> sharded_transforms.ShardedGradientTransformation:
-    axes = {p: matrix_axes(hp) for p, hp in py_utils.tree_paths(hparams)}
+    axes = {
+      path: weight_matrices.matrix_axes(hp)
+      for path, hp in py_utils.tree_paths(hparams)
+    }
 
     def init(params: Nested[JTensor]) -> sharded_transforms.State:
       m = jax.tree.map(lambda w: jnp.zeros_like(w, self.m_dtype), params)
@@ -128,13 +129,17 @@ class Muon(base_optimizer.BaseOptimizer):
     return sharded_transforms.sharded(init, update)
 
   def _directions(
-    self, steps: Mapping[str, JTensor], axes: Mapping[str, _Axes]
+    self,
+    steps: Mapping[str, JTensor],
+    axes: Mapping[str, weight_matrices.MatrixAxes],
   ) -> dict[str, JTensor]:
     """Returns the orthogonalized steps with `consistent_rms`, by path.
 
     Variables of one shape are orthogonalized together.
     """
-    matrices = {p: _to_matrices(x, *axes[p]) for p, x in steps.items()}
+    matrices = {
+      p: weight_matrices.to_matrices(x, axes[p]) for p, x in steps.items()
+    }
     paths_of = collections.defaultdict(list)
     for path, x in matrices.items():
       paths_of[x.shape, x.dtype].append(path)
@@ -147,44 +152,10 @@ class Muon(base_optimizer.BaseOptimizer):
         self.epsilon,
       )
       for path, x in zip(paths, scale * stacked, strict=True):
-        directions[path] = _from_matrices(x, steps[path].shape, *axes[path])
+        directions[path] = weight_matrices.from_matrices(
+          x, steps[path].shape, axes[path]
+        )
     return directions
-
-
-def matrix_axes(hparams: base_layer.WeightHParams) -> _Axes:
-  """Returns the dimensions of fan-in and fan-out, counted from the last."""
-  fan_in, fan_out = hparams.matrix_axes or (
-    hparams.fan_in_axes,
-    hparams.fan_out_axes,
-  )
-  if fan_in is None or fan_out is None:
-    return [-2], [-1]
-  rank = len(hparams.shape)
-  return [a % rank - rank for a in fan_in], [a % rank - rank for a in fan_out]
-
-
-def _to_matrices(
-  x: Float[Array, '...'], fan_in_axes: list[int], fan_out_axes: list[int]
-) -> Float[Array, '*B m n']:
-  ends = [*fan_in_axes, *fan_out_axes]
-  moved = jnp.moveaxis(x, ends, range(-len(ends), 0))
-  fan_in = math.prod(x.shape[axis] for axis in fan_in_axes)
-  fan_out = math.prod(x.shape[axis] for axis in fan_out_axes)
-  return moved.reshape(*moved.shape[: x.ndim - len(ends)], fan_in, fan_out)
-
-
-def _from_matrices(
-  matrices: Float[Array, '*B m n'],
-  shape: tuple[int, ...],
-  fan_in_axes: list[int],
-  fan_out_axes: list[int],
-) -> Float[Array, '...']:
-  """Returns the array of which `_to_matrices` made matrices."""
-  ends = [*fan_in_axes, *fan_out_axes]
-  moved = matrices.reshape(
-    *matrices.shape[:-2], *(shape[axis] for axis in ends)
-  )
-  return jnp.moveaxis(moved, range(-len(ends), 0), ends)
 
 
 def orthogonalize(

@@ -14,6 +14,7 @@ _NEEDED = {
   'fine_tuning_test.py': ('tokenizers',),
   'huggingface_datasets_test.py': ('datasets',),
   'lm_evaluation_test.py': (*_USUAL, 'lm_eval'),
+  'low_rank_updates_test.py': (*_USUAL, 'peft'),
   'services_test.py': ('mlflow', 'wandb'),
   'tf_summaries_test.py': ('tensorflow',),
 }

@@ -12,19 +12,24 @@ LanguageModelConfig = pax_fiddle.Config[models.LanguageModel]
 
 
 def for_preferences(
-  model_p: LanguageModelConfig, beta: float
+  model_p: LanguageModelConfig,
+  beta: float,
+  *,
+  has_low_rank_reference: bool = False,
 ) -> pax_fiddle.Config[models.LanguageModelDPO]:
   """Returns the model that learns preferences with a LanguageModel's network.
 
   Args:
     model_p: The LanguageModel, on its mesh.
     beta: The strength of the KL constraint to the reference.
+    has_low_rank_reference: Whether the network has the low-rank updates of the
+      reference, which then has no other variables.
   """
   return pax_fiddle.Config(
     models.LanguageModelDPO,
     name=model_p.name,
     mdl=model_p.lm_tpl.clone(),
-    ref_mdl=model_p.lm_tpl.clone(),
+    ref_mdl=None if has_low_rank_reference else model_p.lm_tpl.clone(),
     beta=beta,
     apply_eval_sample_weights=True,
     model_type=model_p.model_type,

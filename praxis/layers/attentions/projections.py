@@ -77,6 +77,13 @@ class AttentionProjection(base_layer.BaseLayer):
     del time_step
     return self(inputs)
 
+  def product_weight(self) -> Float[Array, '...'] | None:
+    """Returns the weight that inputs are multiplied by, laid out as `w`.
+
+    None if the product is not that with one array of floats.
+    """
+    return self.theta.w
+
   @property
   def _is_nhd(self) -> bool:
     return self.is_output_projection and self.use_nhd_shape
@@ -261,11 +268,4 @@ def _merge_head_axes(split: list | None) -> list | None:
   """Returns [model axes, axes of both head dimensions] for three entries."""
   if split is None or len(split) == 2:
     return split
-  merged = []
-  for axes in split[1:]:
-    if isinstance(axes, (str, int)):
-      merged.append(axes)
-    elif axes is not None:
-      merged.extend(axes)
-  merged = [axis for axis in merged if axis != -1]
-  return [split[0], tuple(merged) or None]
+  return [split[0], base_layer.merge_splits(split[1:])]

@@ -34,8 +34,9 @@ LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 class LanguageModelDPO(base_model.BaseModel):
   """A decoder-only policy, trained on the pairs of a DPOExample."""
 
-  # The reference; it gets no gradient.
-  ref_mdl: transformer_models.TransformerLm = pax_fiddle.instance_field(
+  # The reference; it gets no gradient. None: the policy with the reference's
+  # low-rank updates.
+  ref_mdl: transformer_models.TransformerLm | None = pax_fiddle.instance_field(
     transformer_models.TransformerLm
   )
   # The policy.
@@ -61,8 +62,7 @@ class LanguageModelDPO(base_model.BaseModel):
       self.token_counter(half.inputs, half.paddings)
       half.causal_attention_mask = self._causal_mask(half)
       arguments = half.as_xformer_lm_input()
-      with frozen.context():
-        predictions[f'{name}_ref'] = self.ref_mdl(**arguments)
+      predictions[f'{name}_ref'] = self._reference_outputs(arguments)
       predictions[f'{name}_pi'] = self.mdl(**arguments)
     return predictions
 
@@ -83,6 +83,13 @@ class LanguageModelDPO(base_model.BaseModel):
         )
       weights = input_batch.eval_sample_weights
     return compute_dpo_loss_helper(self, predictions, weights)
+
+  def _reference_outputs(self, arguments: dict[str, Any]) -> NestedMap:
+    if self.ref_mdl is None:
+      with frozen.low_rank_reference():
+        return self.mdl(**arguments)
+    with frozen.context():
+      return self.ref_mdl(**arguments)
 
   def _causal_mask(self, half: dpo_examples.DPOExampleHalf) -> Array | None:
     if self.model_type == LanguageModelType.PREFIX:

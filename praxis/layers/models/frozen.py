@@ -3,9 +3,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 
 from praxis import base_layer
+from praxis.layers import low_rank_adaptation
+
+
+@contextlib.contextmanager
+def low_rank_reference() -> Iterator[None]:
+  """Context in which a network is the reference of its low-rank updates.
+
+  It is applied as in evaluation; see `context`.
+  """
+  with context(), low_rank_adaptation.reference():
+    yield
 
 
 def context() -> base_layer.JaxContext:

@@ -72,6 +72,8 @@ class LanguageModelGRPO(language_model.LanguageModel):
   # Weight of the KL divergence from the frozen reference `ref_lm`, a network
   # like `lm`; 0: there is no reference.
   beta: float = value_domains.field(0.0, ge=0.0)
+  # Whether the reference is instead `lm` with the reference's low-rank updates.
+  has_low_rank_reference: bool = False
   # What the loss is a mean of.
   loss_mean: PolicyLossMean | str = value_domains.field(
     PolicyLossMean.TOKENS, value_domains.OneOf(tuple(PolicyLossMean))
@@ -87,19 +89,25 @@ class LanguageModelGRPO(language_model.LanguageModel):
     super().setup()
     PolicyLossMean(self.loss_mean)
     RatioLevel(self.ratio_level)
-    if self.beta:
+    if self.beta and not self.has_low_rank_reference:
       self.create_child('ref_lm', self._network_tpl())
 
   def compute_predictions(self, input_batch: NestedMap) -> NestedMap:
     """Returns the outputs of the policy, in training with `ref_log_probs`."""
     predictions = super().compute_predictions(input_batch)
     if self.beta and 'advantages' in input_batch:
-      with frozen.context():
-        reference = self._apply_network(self.ref_lm, input_batch)
+      reference = self._reference_outputs(input_batch)
       predictions.ref_log_probs = -jax.lax.stop_gradient(
         reference.per_example_xent
       )
     return predictions
+
+  def _reference_outputs(self, input_batch: NestedMap) -> NestedMap:
+    if self.has_low_rank_reference:
+      with frozen.low_rank_reference():
+        return self._apply_network(self.lm, input_batch)
+    with frozen.context():
+      return self._apply_network(self.ref_lm, input_batch)
 
   def compute_loss(
     self, predictions: NestedMap, input_batch: NestedMap

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import flax.linen as nn
-from jaxtyping import Array, Shaped
+from jaxtyping import Array, Float, Shaped
 
 from praxis import pax_fiddle
 from praxis.alias_names import module_getattr
@@ -47,6 +47,9 @@ class AttentionProjection(
           f'{params.weight_params.block_size}'
         )
     super().setup()
+
+  def product_weight(self) -> Float[Array, '...'] | None:
+    """Returns None: the weight may be integers, sparse, or have a residual."""
 
   @nn.nowrap
   def _equations(self) -> dict[str, str]:

@@ -57,3 +57,17 @@ def test_the_policy_of_a_checkpoint():
   assert policy_networks.policy_of(names) == 'lm'
   assert policy_networks.policy_of(['mdl_vars.params.lm.w']) == 'lm'
   assert policy_networks.policy_of(['mdl_vars.params.softmax.w']) == 'lm'
+
+
+def test_the_updates_of_a_reference_begin_with_those_of_a_policy():
+  factor = 'mdl_vars.params.lm.a.ref_lora_a'
+  policies = [f'mdl_vars.params.{x}.a.lora_a' for x in ('lm', 'mdl')]
+  assert policy_networks.is_frozen(factor)
+  assert policy_networks.source_leaves(factor) == policies
+  names = policy_networks.source_leaves(factor, is_trained=False)
+  assert names == [factor, *policies]
+  of_expert = 'mdl_vars.params.mdl.a.ref_wi_0_lora_b'
+  assert policy_networks.source_leaves(of_expert) == [
+    f'mdl_vars.params.{x}.a.wi_0_lora_b' for x in ('mdl', 'lm')
+  ]
+  assert not policy_networks.is_frozen(policies[0])

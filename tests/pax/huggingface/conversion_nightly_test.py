@@ -21,7 +21,7 @@ import pytest
 from pax import checkpoints
 from pax.checkpoints import reading
 from pax.checkpoints.checkpoint_reader import CheckpointReader
-from pax.huggingface import conversion, families, safetensors
+from pax.huggingface import conversion, families, safetensors, side_folder
 
 _CONFIG = {
   'model_type': 'llama',
@@ -104,7 +104,7 @@ def test_from_a_checkpoint_that_training_saved(model, job, tmp_path):
   )
   checkpointer.save(1, _state(reading.find_checkpoint(job)[1]))
   checkpointer.close()
-  shutil.copytree(job / conversion.FOLDER, trained / conversion.FOLDER)
+  shutil.copytree(job / side_folder.FOLDER, trained / side_folder.FOLDER)
   _convert_in_a_child('to_huggingface', trained, output)
   assert filecmp.cmp(model / _FILE, output / _FILE, shallow=False)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -27,6 +28,7 @@ class LoadedModel:
     num_steps: int = 6,
     *,
     packed_input: bool = False,
+    change: Callable[[pax_fiddle.Config], None] = lambda config: None,
   ):
     """Reads the weights.
 
@@ -34,6 +36,7 @@ class LoadedModel:
       folder: The folder.
       num_steps: Number of tokens to generate.
       packed_input: Whether rows of a decoder have several segments.
+      change: Changes the Config of the model.
     """
     self.is_decoder = folder.config['model_type'] != 't5'
     self.variables = read_variables(folder)
@@ -42,6 +45,7 @@ class LoadedModel:
     config.decoder_tpl = self._decoder()
     if packed_input:
       config.lm_tpl.packed_input = True
+    change(config)
     self.model = config.Instantiate()
 
   def logits(
@@ -58,13 +62,32 @@ class LoadedModel:
     **segments: Any,
   ) -> Any:
     """Returns the same with other variables."""
+    call, *inputs = self._call(ids, targets, **segments)
+    return self._run(call, variables, *inputs)
+
+  def abstract_variables(
+    self, ids: np.ndarray, targets: np.ndarray | None = None
+  ) -> Any:
+    """Returns shapes and dtypes of all variables of the model."""
+    call, *inputs = self._call(ids, targets)
+
+    def init() -> Any:
+      with base_layer.JaxContext.new_context():
+        return self.model.init(jax.random.key(0), *inputs, method=call)
+
+    return jax.eval_shape(init)
+
+  def _call(
+    self, ids: np.ndarray, targets: np.ndarray | None, **segments: Any
+  ) -> tuple[Any, ...]:
     inputs = (ids, jnp.zeros(ids.shape))
     if targets is None:
-      call = lambda model, *inputs: model.lm(*inputs, **segments).logits
-    else:
-      inputs += (targets, jnp.zeros(targets.shape))
-      call = lambda model, *inputs: model.model(*inputs).logits
-    return self._run(call, variables, *inputs)
+      return (
+        lambda model, *inputs: model.lm(*inputs, **segments).logits,
+        *inputs,
+      )
+    inputs += (targets, jnp.zeros(targets.shape))
+    return lambda model, *inputs: model.model(*inputs).logits, *inputs
 
   def aux_loss(self, ids: np.ndarray) -> float:
     """Returns the sum of the auxiliary losses of a decoder."""
@@ -87,6 +110,10 @@ class LoadedModel:
 
   def greedy(self, ids: np.ndarray) -> np.ndarray:
     """Returns the tokens that continue `ids`; a T5's start with 0."""
+    return self.greedy_of(self.variables, ids)
+
+  def greedy_of(self, variables: Any, ids: np.ndarray) -> np.ndarray:
+    """Returns the same with other variables."""
     batch = NestedMap(ids=ids, paddings=jnp.zeros(ids.shape))
     if not self.is_decoder:
       start = jnp.zeros((len(ids), 1), jnp.int32)
@@ -96,7 +123,7 @@ class LoadedModel:
     def decode(model: Any, batch: NestedMap) -> Any:
       return model.decode(batch)[1].output_ids
 
-    tokens = self._run(decode, self.variables, batch)
+    tokens = self._run(decode, variables, batch)
     first = ids.shape[1] if self.is_decoder else 0
     return np.asarray(tokens)[:, 0, first : first + self._num_steps + 1]
 

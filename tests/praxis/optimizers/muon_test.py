@@ -10,9 +10,15 @@ import numpy as np
 import optax.contrib
 import pytest
 
-from praxis import base_layer, optimizers, py_utils, schedules
+from praxis import (
+  base_layer,
+  optimizers,
+  py_utils,
+  schedules,
+  weight_matrices,
+)
 from praxis.layers.attentions import projections
-from praxis.optimizers import muon, prefix_vectorization
+from praxis.optimizers import prefix_vectorization
 from tests.praxis.layers import running
 from tests.praxis.optimizers import problem
 
@@ -198,4 +204,4 @@ def test_axes_count_from_the_last():
   declared = base_layer.WeightHParams(
     [3, 4, 5], fan_in_axes=[0], fan_out_axes=[1, -1]
   )
-  assert muon.matrix_axes(declared) == ([-3], [-2, -1])
+  assert weight_matrices.matrix_axes(declared) == ([-3], [-2, -1])

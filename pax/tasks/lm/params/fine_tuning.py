@@ -157,6 +157,7 @@ class HuggingFaceLm(huggingface_model.FineTuning, quickstart.PythonSource):
       stacked_variables.repeat_layers(
         task_p.model, checkpoint_policy=self.CHECKPOINT_POLICY
       )
+    self._add_low_rank_updates(task_p)
     self._shard(task_p)
     self._set_objective(task_p)
     return task_p
@@ -267,26 +268,34 @@ class HuggingFaceLm(huggingface_model.FineTuning, quickstart.PythonSource):
 
   def _set_objective(self, task_p: TaskConfig) -> None:
     """Replaces the model and the optimized variables for OBJECTIVE."""
-    has_reference = False
+    has_low_rank_reference = self._has_reference() and self.LORA_RANK > 0
     if self.OBJECTIVE == 'preferences':
-      has_reference = True
-      task_p.model = policy_models.for_preferences(task_p.model, self.DPO_BETA)
+      task_p.model = policy_models.for_preferences(
+        task_p.model,
+        self.DPO_BETA,
+        has_low_rank_reference=has_low_rank_reference,
+      )
       # The policy decodes after its export.
       task_p.infer_writer = None
     elif self.OBJECTIVE == 'rewards':
-      has_reference = self.GRPO_BETA > 0.0
       task_p.model = policy_models.for_rewards(task_p.model).set(
         beta=self.GRPO_BETA,
+        has_low_rank_reference=has_low_rank_reference,
         loss_mean=self.GRPO_LOSS_MEAN,
         ratio_level=self.GRPO_RATIO_LEVEL,
         clip_ratio_low=self.GRPO_CLIP_LOW,
         clip_ratio_high=self.GRPO_CLIP_HIGH,
       )
       task_p.train.decode_interval_steps = self.EVAL_INTERVAL_STEPS
-    if has_reference:
+    if self._has_reference() and not self.LORA_RANK:
       task_p.train.learner.bprop_variable_exclusion = [
         policy_networks.FROZEN_VARIABLES
       ]
+
+  def _has_reference(self) -> bool:
+    if self.OBJECTIVE == 'rewards':
+      return self.GRPO_BETA > 0.0
+    return self.OBJECTIVE == 'preferences'
 
   def _decoder(self) -> Config[decoding.DecoderHParams]:
     num_tokens = self.DECODE_SEQ_LEN // 2

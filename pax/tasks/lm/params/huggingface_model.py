@@ -13,7 +13,11 @@ from absl import logging
 from pax import base_experiment, generation_runner, tasks_lib
 from pax.huggingface import families, model_folder
 from pax.inputs.tokens import chat_templates, huggingface_tokenizers, tokenizers
-from pax.tasks.lm import default_learners, sharding_annotations
+from pax.tasks.lm import (
+  default_learners,
+  low_rank_tasks,
+  sharding_annotations,
+)
 from pax.tasks.lm.params import quickstart
 from praxis import base_layer, pax_fiddle
 from praxis.decoding import hparams as decoding
@@ -48,6 +52,13 @@ class HuggingFaceModel(base_experiment.BaseExperiment):
   # The learner.
   LEARNING_RATE = 1e-5
   WEIGHT_DECAY = 0.0
+  # Rank of low-rank updates of weights (LoRA, arXiv:2106.09685), which alone
+  # learn, with about 10 times the learning rate; 0: all variables learn.
+  # LORA_ALPHA divided by the rank is their factor. The layers that have them,
+  # 'attention', 'mlp' or 'all'.
+  LORA_RANK = 0
+  LORA_ALPHA = 32.0
+  LORA_TARGET_LAYERS = 'all'
   # Weight of the loss of the modules of multi-token prediction in the folder,
   # 0.3 and in the end 0.1 for DeepSeek-V3; 0: without them.
   MTP_LOSS_WEIGHT = 0.0
@@ -146,6 +157,19 @@ class FineTuning(quickstart.TinyTraining, HuggingFaceModel):
 
   def _decoder(self) -> Config[decoding.DecoderHParams]:
     raise NotImplementedError(type(self).__name__)
+
+  def _add_low_rank_updates(self, task_p: TaskConfig) -> None:
+    if self.LORA_RANK:
+      low_rank_tasks.LowRankUpdates(
+        rank=self.LORA_RANK,
+        alpha=self.LORA_ALPHA,
+        targets=self.LORA_TARGET_LAYERS,
+        has_reference=self._has_reference(),
+      ).add_to_task(task_p)
+
+  def _has_reference(self) -> bool:
+    """Returns whether the objective compares with the model at the start."""
+    return False
 
   def _shard(self, task_p: TaskConfig) -> None:
     if self.ICI_MESH_SHAPE is not None:

@@ -75,6 +75,7 @@ class HuggingFaceSequenceModel(huggingface_model.FineTuning):
 
   def task(self) -> TaskConfig:
     task_p = super().task()
+    self._add_low_rank_updates(task_p)
     self._shard(task_p)
     return task_p
 

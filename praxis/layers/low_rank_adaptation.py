@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Low-rank adaptation (LoRA): layers whose weights have low-rank updates.
+
+An adapted layer multiplies by W + s A B^T, with A [I, R] and B [O, R] for a
+matrix W [I, O] and s = lora_alpha / rank. B starts at zero. A learner that
+freezes W trains A and B only, and computes no gradient of W.
+
+Shapes: I inputs, O outputs, R rank, K matrices of a weight, such as experts.
+
+References: LoRA, arXiv:2106.09685
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import fiddle as fdl
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from praxis import base_layer, pax_fiddle, weight_matrices
+from praxis.base_layer import WeightHParams, WeightInit
+from praxis.layers import (
+  attentions,
+  find_templates,
+  linears,
+  multi_query_attention,
+  transformers,
+)
+
+LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
+
+# Paths of the variables that learn.
+FACTORS = r'.*/(?!ref_)(\w+_)?lora_[ab]'
+
+_REFERENCE = 'ref_'
+_APPLIES_REFERENCE = contextvars.ContextVar('applies_reference', default=False)
+
+
+@contextlib.contextmanager
+def reference() -> Iterator[None]:
+  """Context in which layers apply the updates of their reference."""
+  token = _APPLIES_REFERENCE.set(True)
+  try:
+    yield
+  finally:
+    _APPLIES_REFERENCE.reset(token)
+
+
+class LowRankUpdates(base_layer.BaseLayer):
+  """Declares low-rank updates of weights of the layer it is mixed into.
+
+  The factors of the weight `w` are `lora_a` and `lora_b`, those of others have
+  the name of the weight before these. They are float32: they take steps that
+  are smaller than what bfloat16 resolves.
+  """
+
+  # R.
+  rank: int = 0
+  # Divided by the rank, the factor of the updates, which is the variable
+  # `lora_scale`; None: they have none.
+  lora_alpha: float | None = None
+  # The initializer of A; None: that of the weight.
+  lora_init: WeightInit | None = None
+  # Whether there are other factors with the prefix `ref_`, those of a reference
+  # that does not learn; see `reference`.
+  has_reference: bool = False
+
+  def setup(self) -> None:
+    super().setup()
+    if self.rank <= 0:
+      raise ValueError(
+        f'{type(self).__name__} {self.name!r} needs rank > 0, got {self.rank}'
+      )
+    for weight in self._adapted_weights():
+      self._create_factors(weight)
+      if self.has_reference:
+        self._create_factors(weight, prefix=_REFERENCE)
+    if self.lora_alpha is not None:
+      self._create_scale(self.lora_alpha / self.rank)
+
+  def weight_update(self, weight: str = 'w') -> Float[Array, '...']:
+    """Returns the update of a weight, in its layout.
+
+    Args:
+      weight: name of the variable.
+    """
+    a, b = self._factors(weight)
+    declared = self._declared(weight)
+    return weight_matrices.from_matrices(
+      jnp.einsum('...ir,...or->...io', self._scaled(a), b),
+      tuple(declared.shape),
+      self._factor_axes(declared),
+    )
+
+  def _adapted_weights(self) -> list[str]:
+    return ['w']
+
+  def _factor_axes(self, declared: WeightHParams) -> weight_matrices.MatrixAxes:
+    """Returns the dimensions of a weight that A and B have."""
+    return weight_matrices.matrix_axes(declared)
+
+  def _create_factors(self, weight: str, prefix: str = '') -> None:
+    declared = self._declared(weight)
+    inputs, outputs = axes = self._factor_axes(declared)
+    rank = len(declared.shape)
+    stack = [i - rank for i in range(rank) if i - rank not in sum(axes, [])]
+    size = lambda dims: math.prod(declared.shape[i] for i in dims)
+    init = self._init_of_a(declared, size(inputs))
+    zero = WeightInit.Constant(0.0)
+    for letter, dims, init_of_factor in (
+      ('a', inputs, init),
+      ('b', outputs, zero),
+    ):
+      split = declared.tensor_split_dims_mapping
+      if split is not None:
+        merged = base_layer.merge_splits([split[i] for i in dims])
+        split = [*(split[i] for i in stack), merged, None]
+      factor = WeightHParams(
+        shape=[*(declared.shape[i] for i in stack), size(dims), self.rank],
+        init=init_of_factor,
+        dtype=jnp.float32,
+        mesh_shape=self.mesh_shape,
+        tensor_split_dims_mapping=split,
+        active_fraction=declared.active_fraction,
+      )
+      self.create_variable(prefix + _factor_name(weight, letter), factor)
+
+  def _create_scale(self, scale: float) -> None:
+    # A variable, so that a checkpoint has all of the update.
+    hparams = WeightHParams(
+      shape=[],
+      init=WeightInit.Constant(scale),
+      dtype=jnp.float32,
+      mesh_shape=self.mesh_shape,
+      collections=[
+        base_layer.WeightHParamsCollection.DISALLOW_BFLOAT16_CONVERSION
+      ],
+    )
+    self.create_variable('lora_scale', hparams, trainable=False)
+
+  def _init_of_a(
+    self, declared: WeightHParams, num_inputs: int
+  ) -> WeightInit | None:
+    del num_inputs
+    return self.lora_init or declared.init
+
+  def _factors(
+    self, weight: str
+  ) -> tuple[Float[Array, '*K I R'], Float[Array, '*K O R']]:
+    prefix = ''
+    if _APPLIES_REFERENCE.get():
+      if not self.has_reference:
+        raise ValueError(
+          f'{type(self).__name__} {self.name!r} needs has_reference to apply'
+          ' the updates of a reference, got False; set it'
+        )
+      prefix = _REFERENCE
+    a, b = (
+      self.theta[prefix + _factor_name(weight, letter)] for letter in 'ab'
+    )
+    return a, b
+
+  def _scaled(self, x: Float[Array, '*B']) -> Float[Array, '*B']:
+    if self.lora_alpha is None:
+      return x
+    scale = self.get_var('lora_scale')
+    return (x.astype(jnp.float32) * scale).astype(x.dtype)
+
+
+class LowRankAdaptation(LowRankUpdates):
+  """Adds the product with the low-rank update to that with the weight `w`.
+
+  The update itself is never computed: the product with A has R channels.
+  """
+
+  def __call__(self, inputs: Float[Array, '...']) -> Any:
+    """Returns what the layer returns, by its weight and the update."""
+    outputs = super().__call__(inputs)
+    a, b = self._factors('w')
+    num_dims = self._num_input_dims()
+    batch, dims = inputs.shape[:-num_dims], inputs.shape[-num_dims:]
+    stack, of_input = 'k' * (a.ndim - 2), 'xy'[:num_dims]
+    low = jnp.einsum(
+      f'...{of_input},{stack}{of_input}r->...{stack}r',
+      inputs,
+      a.reshape(*a.shape[:-2], *dims, self.rank),
+    )
+    low = self._scaled(low)
+
+    def update(low: Array, b: Array, outputs: Array) -> Array:
+      dims = outputs.shape[len(batch) :]
+      of_output = 'xy'[: len(dims)]
+      return jnp.einsum(
+        f'...r,{of_output}r->...{of_output}', low, b.reshape(*dims, self.rank)
+      )
+
+    if not stack:
+      return outputs + update(low, b, outputs)
+    return tuple(
+      x + update(low[..., i, :], b[i], x) for i, x in enumerate(outputs)
+    )
+
+  def _num_input_dims(self) -> int:
+    """Returns the number of dimensions of inputs that the weight contracts."""
+    return 1
+
+  def _init_of_a(
+    self, declared: WeightHParams, num_inputs: int
+  ) -> WeightInit | None:
+    # That of the authors' code.
+    return self.lora_init or WeightInit.Uniform(num_inputs**-0.5)
+
+
+class AdaptedLinear(LowRankAdaptation, linears.Linear):
+  """A Linear with a low-rank update."""
+
+
+class AdaptedOneHeadedAttentionProjection(
+  LowRankAdaptation, multi_query_attention.OneHeadedAttentionProjection
+):
+  """A projection to one head with a low-rank update."""
+
+
+class AdaptedAttentionProjection(
+  LowRankAdaptation, attentions.AttentionProjection
+):
+  """A projection to or from heads with a low-rank update."""
+
+  def product_weight(self) -> Float[Array, '_ _ _']:
+    """Returns the sum of the weight and the update."""
+    return self.theta.w + self.weight_update()
+
+  def _num_input_dims(self) -> int:
+    return 2 if self.is_output_projection else 1
+
+
+class AdaptedCombinedQKVProjectionLayer(
+  LowRankAdaptation, attentions.CombinedQKVProjectionLayer
+):
+  """A projection to queries, keys and values, with an update of each."""
+
+
+class AdaptedFeedForwardMoe(
+  LowRankUpdates, transformers.TransformerFeedForwardMoe
+):
+  """A mixture of experts whose weights have low-rank updates; not its router.
+
+  Unlike those of other layers they are computed, for the products of rows that
+  are sorted by expert take one weight.
+  """
+
+  def _adapted_weights(self) -> list[str]:
+    return [
+      f'{name}_{i}'
+      for name in (*self._input_names(), 'wo')
+      for i in range(self.expert_weight_shards)
+    ]
+
+  def _concatenate_shards(
+    self, name: str, hidden_axis: int
+  ) -> Float[Array, 'E ...']:
+    weight = super()._concatenate_shards(name, hidden_axis)
+    shards = [f'{name}_{i}' for i in range(self.expert_weight_shards)]
+    if shards[0] not in self._adapted_weights():
+      return weight
+    updates = [self.weight_update(shard) for shard in shards]
+    return weight + jnp.concatenate(updates, axis=hidden_axis)
+
+  def _init_of_a(
+    self, declared: WeightHParams, num_inputs: int
+  ) -> WeightInit | None:
+    return self.lora_init or WeightInit.Uniform(num_inputs**-0.5)
+
+
+_ADAPTED: Mapping[type, type] = {
+  linears.Linear: AdaptedLinear,
+  attentions.AttentionProjection: AdaptedAttentionProjection,
+  attentions.CombinedQKVProjectionLayer: AdaptedCombinedQKVProjectionLayer,
+  multi_query_attention.OneHeadedAttentionProjection: (
+    AdaptedOneHeadedAttentionProjection
+  ),
+  transformers.TransformerFeedForwardMoe: AdaptedFeedForwardMoe,
+}
+
+
+def add_updates(layer_tpl: LayerTpl, **fields: Any) -> None:
+  """Adds low-rank updates to the weights within a layer's Config.
+
+  Args:
+    layer_tpl: Config of a layer; changed.
+    **fields: those of LowRankUpdates.
+
+  Raises:
+    ValueError: no weight can have one.
+  """
+  templates = [
+    tpl
+    for tpl in find_templates.find_target_tpl(layer_tpl, tuple(_ADAPTED))
+    if tpl.cls in _ADAPTED
+  ]
+  for tpl in templates:
+    fdl.update_callable(tpl, _ADAPTED[tpl.cls])
+    tpl.set(**fields)
+  if not templates:
+    raise ValueError(
+      'a layer with low-rank updates must have one of'
+      f' {[cls.__name__ for cls in _ADAPTED]}, {layer_tpl.cls.__name__} has'
+      ' none; adapt other layers'
+    )
+
+
+def _factor_name(weight: str, letter: str) -> str:
+  return f'lora_{letter}' if weight == 'w' else f'{weight}_lora_{letter}'

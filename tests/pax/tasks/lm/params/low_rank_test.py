@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Low-rank updates of models of Hugging Face, by the command line."""
+
+# bazel: deps=//pax:main_lib,//pax/tasks:experiments
+# bazel: env=PAX_CHECK_SHAPES=0
+# bazel: size=large
+from __future__ import annotations
+
+import json
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pax import main
+from pax.huggingface import safetensors
+from tests.integration import binary
+from tests.pax.huggingface import job_runs, reference_models
+
+_WORDS = (
+  '--set=LORA_RANK=3',
+  '--set=LORA_ALPHA=6.0',
+  '--set=EVAL_ON_TEST=False',
+  '--set=WARMUP_STEPS=0',
+  '--set=LEARNING_RATE=0.02',
+  '--set=task.train.summary_interval_steps=1',
+)
+_PAIRS = [
+  {'prompt': 'a b', 'chosen': f'c {i}', 'rejected': f'{i} d', 'completion': 'e'}
+  for i in range(8)
+]
+
+
+@pytest.fixture
+def folder(tmp_path):
+  return reference_models.write_byte_model(tmp_path / 'model', 'qwen3')
+
+
+@pytest.fixture
+def pairs(tmp_path):
+  file = tmp_path / 'pairs.jsonl'
+  file.write_text('\n'.join(map(json.dumps, _PAIRS)))
+  return f'--set=TRAIN_FILES={file}'
+
+
+def _train(folder, job, *words, exp='Qwen3'):
+  """Trains a job; returns the exit code."""
+  return job_runs.run(exp, folder, job, *_WORDS, *words)
+
+
+def _export(job, output, *flags):
+  words = ['pax', 'convert', 'pax-to-hf', str(job), str(output), *flags]
+  return main.main(words)
+
+
+def _infer(folder, job, *flags):
+  return [
+    'pax',
+    '--exp=tasks.lm.params.huggingface.Qwen3',
+    f'--job_log_dir={job}',
+    '--set=FPROP_DTYPE=float32',
+    *job_runs.decoder_words(folder),
+    *flags,
+  ]
+
+
+def _is_factor(leaf):
+  return re.search(r'\.(\w+_)?lora_[ab]$', leaf) is not None
+
+
+def _check_frozen(leaves, first):
+  """Checks that all variables but factors are those of another checkpoint."""
+  variables = [x for x in leaves if x.startswith('mdl_vars.')]
+  changed = [x for x in variables if (leaves[x] != first[x]).any()]
+  assert changed
+  assert all(map(_is_factor, changed))
+  states = [x for x in leaves if x.startswith('opt_states') and leaves[x].ndim]
+  assert states
+  assert all(map(_is_factor, states))
+
+
+def test_updates_alone_learn_continue_and_are_exported(tmp_path, folder, capfd):
+  job, cut, output = (tmp_path / x for x in ('job', 'cut', 'output'))
+  words = ['--set=NUM_TRAIN_STEPS=20', '--set=task.train.save_interval_steps=1']
+  one = '--set=task.train.num_train_steps=1'
+  assert _train(folder, job, *words) == 0, capfd.readouterr().err
+  assert _train(folder, cut, *words, one) == 0
+  first = job_runs.read_leaves(cut)
+  assert _train(folder, cut, *words) == 0
+  whole, resumed = map(job_runs.read_leaves, (job, cut))
+  for name, value in whole.items():
+    np.testing.assert_array_equal(resumed[name], value, err_msg=name)
+  _check_frozen(whole, first)
+  losses = list(binary.losses(job).values())
+  assert losses[-1] < losses[0] - 0.5
+  # The model with its updates writes the same texts.
+  assert _export(job, output) == 0
+  before, after = map(safetensors.read_folder, (folder, output))
+  assert list(before) == list(after)
+  texts = {}
+  for name, *flags in (
+    ('job', f'--set=MODEL_DIR={folder}', '--mode=infer', *_WORDS),
+    (
+      'exported',
+      f'--set=MODEL_DIR={output}',
+      f'--init_from=hf:{output}',
+      '--mode=infer',
+    ),
+    (
+      'base',
+      f'--set=MODEL_DIR={folder}',
+      f'--init_from=hf:{folder}',
+      '--mode=infer',
+    ),
+  ):
+    words = _infer(folder, tmp_path / name, *flags)
+    assert main.main(words) == 0, capfd.readouterr().err
+    decoded = job_runs.decoded(tmp_path / name, 'infer')
+    texts[name] = {prompt: text for prompt, (_, text) in decoded.items()}
+  assert set(texts['job']) == set(job_runs.PROMPTS)
+  assert texts['job'] == texts['exported'] != texts['base']
+
+
+@pytest.mark.parametrize('objective', ['responses', 'preferences'])
+def test_a_job_continues_with_the_updates_of_another(
+  tmp_path, folder, pairs, objective, capfd
+):
+  first, second = tmp_path / 'first', tmp_path / 'second'
+  steps = '--set=NUM_TRAIN_STEPS=3'
+  objective = f'--set=OBJECTIVE={objective}'
+  assert _train(folder, first, pairs, '--set=OBJECTIVE=responses', steps) == 0
+  words = [pairs, objective, steps, f'--init_from={first}']
+  assert _train(folder, second, *words) == 0, capfd.readouterr().err
+  learned, leaves = map(job_runs.read_leaves, (first, second))
+  for leaf, value in leaves.items():
+    if '.ref_lora' in leaf:
+      leaf_of_policy = leaf.replace('ref_', '').replace('.mdl.', '.lm.')
+      np.testing.assert_array_equal(value, learned[leaf_of_policy])
+  if 'preferences' in objective:
+    assert any('.ref_lora_b' in leaf for leaf in leaves)
+    assert not any('ref_mdl' in leaf for leaf in leaves)
+    assert list(binary.losses(second).values())[0] == pytest.approx(np.log(2))
+  else:
+    assert not any('.ref_lora' in leaf for leaf in leaves)
+  # Without the updates the checkpoint is another model.
+  capfd.readouterr()
+  for flag in ('LORA_RANK=0', 'LORA_RANK=2', 'LORA_TARGET_LAYERS=mlp'):
+    job = tmp_path / flag
+    assert _train(folder, job, *words, f'--set={flag}') == 1
+    message = capfd.readouterr().err
+    assert 'must have the low-rank updates' in message
+    assert 'set LORA_RANK=3' in message
+
+
+def test_other_jobs_do_not_decode_without_the_updates(tmp_path, folder, capfd):
+  job = tmp_path / 'job'
+  assert _train(folder, job, '--set=NUM_TRAIN_STEPS=2') == 0
+  words = _infer(folder, job, f'--set=MODEL_DIR={folder}', '--mode=infer')
+  assert main.main(words) == 1
+  assert 'set LORA_RANK=3 and' in capfd.readouterr().err
+
+
+def test_meshes_and_repeated_layers_have_the_same_losses(
+  tmp_path, folder, pairs, capfd
+):
+  losses = {}
+  for name, flags in {
+    'one': [],
+    'sharded': ['ICI_MESH_SHAPE=[1,2,2]'],
+    'repeated': ['USE_REPEATED_LAYER=True', 'ICI_MESH_SHAPE=[1,2,1]'],
+  }.items():
+    job = tmp_path / name
+    words = [f'--set={x}' for x in (*flags, 'OBJECTIVE=preferences')]
+    steps = '--set=NUM_TRAIN_STEPS=3'
+    assert _train(folder, job, pairs, *words, steps) == 0, (
+      capfd.readouterr().err
+    )
+    losses[name] = list(binary.losses(job).values())
+  # Factors of A are random, and those of a stack are other ones.
+  np.testing.assert_allclose(losses['sharded'], losses['one'], rtol=1e-5)
+  np.testing.assert_allclose(losses['repeated'][0], losses['one'][0], rtol=1e-5)
+
+
+def test_frozen_variables_have_the_dtype_of_the_computation(
+  tmp_path, folder, capfd
+):
+  job = tmp_path / 'job'
+  words = ['--set=FPROP_DTYPE=bfloat16', '--set=NUM_TRAIN_STEPS=1']
+  assert _train(folder, job, *words) == 0, capfd.readouterr().err
+  for leaf, value in job_runs.read_leaves(job).items():
+    if leaf.startswith('mdl_vars.'):
+      is_of_update = '.lora_' in leaf
+      assert value.dtype == (np.float32 if is_of_update else jnp.bfloat16), leaf
+
+
+def test_experts_and_layers_that_are_selected(tmp_path, capfd):
+  folder = reference_models.write_byte_model(
+    tmp_path / 'experts', 'deepseek_v3'
+  )
+  factors = {}
+  for targets in ('all', 'attention', 'mlp'):
+    job = tmp_path / targets
+    words = [
+      f'--set=LORA_TARGET_LAYERS={targets}',
+      '--set=NUM_TRAIN_STEPS=1',
+      '--set=USE_REPEATED_LAYER=False',
+    ]
+    assert _train(folder, job, *words, exp='DeepSeekV3') == 0, (
+      capfd.readouterr().err
+    )
+    leaves = job_runs.read_leaves(job)
+    factors[targets] = {x for x in leaves if x.endswith('lora_a')}
+    factors[targets] = {x for x in factors[targets] if 'mdl_vars' in x}
+    biases = [x for x in leaves if x.endswith('choice_bias')]
+    assert biases
+  assert factors['attention'] | factors['mlp'] == factors['all']
+  assert not factors['attention'] & factors['mlp']
+  assert all('self_attention' in x for x in factors['attention'])
+  of_experts = [x for x in factors['mlp'] if x.endswith('wi_0_lora_a')]
+  assert of_experts
+  assert _export(tmp_path / 'all', tmp_path / 'output') == 0
+  assert _export(tmp_path / 'all', tmp_path / 'adapter', '--adapter') == 1
+  assert 'LORA_TARGET_LAYERS=attention' in capfd.readouterr().err
+  assert _export(tmp_path / 'attention', tmp_path / 'adapter', '--adapter') == 0
+  config = json.loads((tmp_path / 'adapter/adapter_config.json').read_text())
+  # Queries, and likewise keys and values, are one tensor of two projections.
+  assert config['r'] == 6
+  assert set(config['rank_pattern'].values()) == {3}
+  assert 'q_b_proj' in config['target_modules']
+
+
+def test_values_that_are_not_supported(tmp_path, folder, capfd):
+  words = ['--set=LORA_TARGET_LAYERS=heads']
+  assert _train(folder, tmp_path / 'job', *words) == 1
+  wanted = "LORA_TARGET_LAYERS must be one of ['all', 'attention', 'mlp']"
+  assert wanted in capfd.readouterr().err
+  plain = tmp_path / 'plain'
+  assert (
+    _train(folder, plain, '--set=LORA_RANK=0', '--set=NUM_TRAIN_STEPS=1') == 0
+  )
+  assert _export(plain, tmp_path / 'adapter', '--adapter') == 1
+  assert 'got a checkpoint without' in capfd.readouterr().err
+  assert (
+    _export(plain, tmp_path / 'adapter', '--adapter', '--dtype=float32') == 1
+  )
+  assert 'leave out --dtype' in capfd.readouterr().err

@@ -1,0 +1,283 @@
+# bazel: size=medium
+# SPDX-License-Identifier: Apache-2.0
+"""Adapted layers equal plain ones whose weights are the sums."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from praxis import pax_fiddle
+from praxis.layers import (
+  attentions,
+  linears,
+  low_rank_adaptation,
+  multi_query_attention,
+  transformers,
+)
+from tests.praxis.layers import running
+
+_D, _N, _H, _R = 4, 2, 3, 2
+_ALPHA = 5.0
+_FACTORS = low_rank_adaptation.FACTORS
+_HEADS = {'input_dim': _D, 'num_heads': _N, 'dim_per_head': _H}
+_X = running.normal(2, 5, _D)
+_Y = running.normal(2, 5, _N, _H)
+_MOE = {
+  'input_dims': _D,
+  'hidden_dims': 6,
+  'num_experts': 3,
+  'num_groups': 1,
+  'gating_func': 'dropless',
+  'use_gated_activation': True,
+}
+
+# Plain layer, fields, input, and A B^T in the layout of the weight by numpy.
+_CASES = {
+  'linear': (
+    linears.Linear,
+    {'input_dims': _D, 'output_dims': 6},
+    _X,
+    lambda product: product,
+  ),
+  'to one head': (
+    multi_query_attention.OneHeadedAttentionProjection,
+    {'input_dim': _D, 'output_dim': _H},
+    _X,
+    lambda product: product,
+  ),
+  'to heads': (
+    attentions.AttentionProjection,
+    _HEADS,
+    _X,
+    lambda product: product.reshape(_D, _N, _H),
+  ),
+  'from heads': (
+    attentions.AttentionProjection,
+    {**_HEADS, 'is_output_projection': True},
+    _Y,
+    lambda product: product.T.reshape(_D, _N, _H),
+  ),
+  'from one head': (
+    attentions.AttentionProjection,
+    {**_HEADS, 'num_heads': 1, 'is_output_projection': True},
+    _Y[:, :, :1],
+    lambda product: product.T.reshape(_D, 1, _H),
+  ),
+  'from heads, NHD': (
+    attentions.AttentionProjection,
+    {**_HEADS, 'is_output_projection': True, 'use_nhd_shape': True},
+    _Y,
+    lambda product: product.reshape(_N, _H, _D),
+  ),
+  'combined dims': (
+    attentions.AttentionProjection,
+    {**_HEADS, 'attention_combine_dims': True, 'use_bias': False},
+    _X,
+    lambda product: product,
+  ),
+  'from combined dims': (
+    attentions.AttentionProjection,
+    {
+      **_HEADS,
+      'is_output_projection': True,
+      'attention_combine_dims': True,
+      'use_bias': False,
+    },
+    _Y,
+    lambda product: product.T,
+  ),
+  'queries, keys, values': (
+    attentions.CombinedQKVProjectionLayer,
+    _HEADS,
+    _X,
+    lambda product: product.reshape(3, _D, _N, _H),
+  ),
+  'experts': (
+    transformers.TransformerFeedForwardMoe,
+    _MOE,
+    _X,
+    lambda product: product,
+  ),
+  'experts with a capacity': (
+    transformers.TransformerFeedForwardMoe,
+    {
+      **_MOE,
+      'gating_func': 'top2',
+      'use_gated_activation': False,
+      'expert_weight_shards': 2,
+    },
+    _X,
+    lambda product: product,
+  ),
+}
+
+
+def _adapted(cls, fields, **updates):
+  layer_p = cls.config(**fields)
+  low_rank_adaptation.add_updates(
+    layer_p, rank=_R, lora_alpha=_ALPHA, **updates
+  )
+  return layer_p
+
+
+def _split(params):
+  """Returns the plain variables, and (A, B) by the name of their weight."""
+  plain, factors = dict(params), {}
+  for name in params:
+    if not name.endswith('lora_a'):
+      continue
+    weight = name.removesuffix('lora_a').removesuffix('_') or 'w'
+    factors[weight] = plain.pop(name), plain.pop(name[:-1] + 'b')
+  return plain, factors
+
+
+@pytest.mark.parametrize('name', _CASES)
+def test_output_and_gradient_are_those_of_the_sum(name):
+  cls, fields, inputs, to_layout = _CASES[name]
+  layer, variables = running.build(_adapted(cls, fields), inputs)
+  variables['non_trainable']['lora_scale'] = jnp.float32(_ALPHA / _R)
+  plain, factors = _split(variables['params'])
+
+  def product(a, b):
+    return (
+      _ALPHA / _R * to_layout(np.asarray(a) @ np.asarray(b).swapaxes(-1, -2))
+    )
+
+  total = plain | {w: plain[w] + product(*ab) for w, ab in factors.items()}
+  other = cls.config(**fields).Instantiate()
+
+  @running.jit
+  def both(params, total):
+    def loss(layer, variables):
+      out = layer.apply(variables, inputs)
+      return sum(jnp.sum(jnp.sin(x)) for x in jax.tree.leaves(out)), out
+
+    of_factors = jax.grad(
+      lambda params: loss(layer, {**variables, 'params': params}), has_aux=True
+    )
+    of_sum = jax.grad(
+      lambda params: loss(other, {'params': params}), has_aux=True
+    )
+    return of_factors(params), of_sum(total)
+
+  (gradient, got), (plain_gradient, want) = both(variables['params'], total)
+  for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+    np.testing.assert_allclose(x, y, atol=2e-5)
+  assert factors
+  _, found = _split(gradient)
+  for weight, (a, b) in factors.items():
+    # The chain rule: along a direction of A, the weight moves by it times B^T.
+    for at, moved in ((0, lambda d, b=b: (d, b)), (1, lambda d, a=a: (a, d))):
+      direction = np.random.default_rng(1).normal(size=found[weight][at].shape)
+      along = np.sum(plain_gradient[weight] * product(*moved(direction)))
+      np.testing.assert_allclose(
+        np.sum(found[weight][at] * direction), along, rtol=1e-3, atol=1e-4
+      )
+
+
+def test_starts_as_the_plain_layer():
+  layer_p = _adapted(linears.Linear, {'input_dims': 64, 'output_dims': 6})
+  x = running.normal(2, 64)
+  layer = layer_p.set(dtype=jnp.bfloat16, fprop_dtype=jnp.float32).Instantiate()
+  variables = layer.init(jax.random.key(0), x)
+  params = variables['params']
+  assert not params['lora_b'].any()
+  np.testing.assert_array_equal(
+    layer.apply(variables, x), x @ params['w'].astype(jnp.float32)
+  )
+  # Uniform to 1 / sqrt(64), in float32 beside a frozen weight in bfloat16.
+  assert 0.12 < np.abs(params['lora_a']).max() < 0.125
+  assert params['w'].dtype == jnp.bfloat16
+  assert params['lora_a'].dtype == params['lora_b'].dtype == jnp.float32
+  scale = variables['non_trainable']['lora_scale']
+  assert scale == _ALPHA / _R and scale.dtype == jnp.float32
+
+
+def test_factors_are_sharded_as_their_weight():
+  layer_p = _adapted(
+    attentions.AttentionProjection, {**_HEADS, 'is_output_projection': True}
+  ).set(
+    ici_mesh_shape=[1, 1],
+    mesh_axis_names=['data', 'mdl'],
+  )
+  layer_p.weight_split_dims_mapping.wt = ['data', 'mdl', None]
+  tree = layer_p.Instantiate().abstract_init_with_metadata(_Y)['params']
+  split = lambda name: tuple(tree[name].tensor_split_dims_mapping)
+  assert tree['lora_a'].shape == [_N * _H, _R]
+  assert split('lora_a') == (('mdl',), None)
+  assert tree['lora_b'].shape == [_D, _R]
+  assert split('lora_b') == (('data',), None)
+
+
+def test_only_known_layers_are_adapted():
+  block_p = transformers.TransformerFeedForward.config(
+    input_dims=4, hidden_dims=8, use_gated_activation=True
+  )
+  low_rank_adaptation.add_updates(block_p, rank=_R, lora_alpha=_ALPHA)
+  layer = block_p.Instantiate()
+  names = sorted(
+    '/'.join(str(k.key) for k in path)
+    for path, _ in jax.tree_util.tree_flatten_with_path(
+      jax.eval_shape(layer.init, jax.random.key(0), _X)['params']
+    )[0]
+    if 'lora' in str(path)
+  )
+  layers = ('ffn_layer1', 'ffn_layer1_gate', 'ffn_layer2')
+  assert names == [f'{x}/linear/lora_{y}' for x in layers for y in 'ab']
+  with pytest.raises(ValueError, match='Bias has none; adapt other layers'):
+    low_rank_adaptation.add_updates(linears.Bias.config(), rank=_R)
+
+
+def test_rank_is_needed():
+  layer_p = pax_fiddle.Config(
+    low_rank_adaptation.AdaptedLinear, input_dims=4, output_dims=4
+  )
+  with pytest.raises(
+    ValueError, match='AdaptedLinear .* needs rank > 0, got 0'
+  ):
+    running.build(layer_p, _X)
+
+
+def test_a_reference_has_its_own_updates():
+  fields = {'input_dims': _D, 'output_dims': 6}
+  layer_p = _adapted(linears.Linear, fields, has_reference=True)
+  layer, variables = running.build(layer_p, _X)
+  params, scale = variables['params'], variables['non_trainable']['lora_scale']
+
+  @running.jit
+  def both(variables):
+    outputs = layer.apply(variables, _X)
+    with low_rank_adaptation.reference():
+      return outputs, layer.apply(variables, _X)
+
+  for prefix, got in zip(('', 'ref_'), both(variables), strict=True):
+    a, b = (np.asarray(params[f'{prefix}lora_{x}']) for x in 'ab')
+    want = _X @ (params['w'] + scale * a @ b.T)
+    np.testing.assert_allclose(got, want, atol=1e-5)
+  learned = [x for x in params if re.fullmatch(_FACTORS, f'layer/{x}')]
+  assert learned == ['lora_a', 'lora_b']
+  with (
+    low_rank_adaptation.reference(),
+    pytest.raises(ValueError, match='needs has_reference to apply'),
+  ):
+    running.build(_adapted(linears.Linear, fields), _X)
+
+
+@pytest.mark.parametrize(
+  ('path', 'learns'),
+  [
+    ('params/lm/x/lora_a', True),
+    ('params/lm/x/wi_gate_0_lora_b', True),
+    ('params/lm/x/ref_lora_a', False),
+    ('params/lm/x/ref_wi_0_lora_a', False),
+    ('params/lm/x/w', False),
+    ('non_trainable/lm/x/lora_scale', False),
+  ],
+)
+def test_paths_of_factors(path, learns):
+  assert bool(re.fullmatch(_FACTORS, path)) == learns
