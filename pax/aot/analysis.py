@@ -182,17 +182,19 @@ def _trace_step(target: Target) -> _Trace:
 def _model_flops(target: Target, matmul_flops: float) -> float:
   """FLOPs that the model needs, at most those of the step's matmuls.
 
-  The formula counts the gradients of all weights, also of those that are not
-  trained. It holds for sequences of tokens only; of other batches it is the
+  The formula holds for sequences of tokens only; of other batches it is the
   matmuls, recomputation included.
   """
   batch_size, *example_shape = _batch_shape(target)
   if len(example_shape) != 1:
     return matmul_flops
+  hparams = target.partitioner.var_weight_hparams
+  (learner,) = target.partitioner.task.learners
   formula = mfu.model_flops(
-    target.partitioner.var_weight_hparams,
+    hparams,
     batch_size=batch_size,
     seq_len=example_shape[0],
+    learned=learner.bprop_mask(hparams),
   )
   return min(formula.flops_per_step, matmul_flops)
 

@@ -66,6 +66,31 @@ def write(
   _write_files(model, side)
 
 
+def copy_of_job(
+  source: storage.PathLike, job_log_dir: storage.PathLike
+) -> None:
+  """Copies the folder of another job, if it has one and this job has none.
+
+  Args:
+    source: The directory of the other job or of its checkpoints.
+    job_log_dir: The directory of the job.
+  """
+  side = _find(storage.to_path(source))
+  target = storage.to_path(job_log_dir) / FOLDER
+  if target.exists() or not side.exists():
+    return
+  if not isinstance(target, storage.BucketPath):
+    atomic_file.make_folder(target, parents=True)
+  for name in storage.files(side):
+    (target / name).write_bytes((side / name).read_bytes())
+
+
+def _find(directory: storage.Path) -> storage.Path:
+  """Returns the folder of a job; `directory` may be that of checkpoints."""
+  folders = [directory / FOLDER, directory.parent / FOLDER]
+  return next((x for x in folders if x.exists()), folders[0])
+
+
 def _write_files(model: model_folder.ModelFolder, side: Path) -> None:
   for file in sorted(model.path.iterdir()):
     if file.is_file() and not file.name.endswith(_OTHER_WEIGHTS):
@@ -103,8 +128,7 @@ class SideFolder:
     Args:
       directory: That of the job or of its checkpoints.
     """
-    folders = [directory / FOLDER, directory.parent / FOLDER]
-    return cls(next((x for x in folders if x.exists()), folders[0]))
+    return cls(_find(directory))
 
   def config(self) -> dict[str, Any]:
     """Returns the contents of config.json, of weights that are not quantized.

@@ -73,7 +73,7 @@ def initialize(
   )
   if init_from_checkpoint or train.init_networks:
     # Most jobs do not need the layers of Hugging Face's models.
-    from pax.huggingface import warm_start
+    from pax.huggingface import side_folder, warm_start
 
   for network, folder in train.init_networks.items():
     state = warm_start.initialize_network(initializer, state, network, folder)
@@ -83,6 +83,8 @@ def initialize(
     else:
       directory, step = init_from.parse(init_from_checkpoint)
       state = initializer.init_by_name(state, directory, step)
+      if is_trained and jax.process_index() == 0:
+        side_folder.copy_of_job(directory, job_log_dir)
   elif rules := instantiate(train.init_from_checkpoint_rules):
     state = initializer.init_by_rules(state, rules)
   if jax.process_index() == 0:

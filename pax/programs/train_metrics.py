@@ -313,8 +313,12 @@ class _Speed:
     # FLOPs of a step; None if the formula does not hold.
     self._flops = None
     if seq_len:
+      (learner,) = partitioner.task.learners
       self._flops = summaries.mfu.model_flops(
-        partitioner.var_weight_hparams, batch_size=batch_size, seq_len=seq_len
+        partitioner.var_weight_hparams,
+        batch_size=batch_size,
+        seq_len=seq_len,
+        learned=learner.bprop_mask(partitioner.var_weight_hparams),
       ).flops_per_step
     self._devices = partitioner.devices
     # None before `measure_peak`.

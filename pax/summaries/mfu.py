@@ -48,34 +48,55 @@ class Peak:
 
 
 def model_flops(
-  var_weight_hparams: Any, *, batch_size: int, seq_len: int
+  var_weight_hparams: Any,
+  *,
+  batch_size: int,
+  seq_len: int,
+  learned: Any = None,
 ) -> ModelFlops:
   """Returns the FLOPs of a training step: 6·N + 6·T·Σ(N·H) per token.
 
-  N is the number of parameters that are active for a token.
+  N is the number of parameters that are active for a token. Frozen ones take
+  4·N, in a network without any that learns 2·N and 2·T·Σ(N·H).
 
   Args:
     var_weight_hparams: WeightHParams of each variable, by collection.
     batch_size: Rows of the global batch.
     seq_len: T, tokens per row.
+    learned: Whether each variable learns, by collection; None: all do.
   """
   params = var_weight_hparams.get(base_layer.PARAMS, var_weight_hparams)
-  num_params, num_active, attention_width = 0, 0.0, 0
+  if learned is None:
+    learned = jax.tree.map(lambda _: True, var_weight_hparams)
+  is_learned = dict(
+    py_utils.tree_paths(learned.get(base_layer.PARAMS, learned))
+  )
+  learning_networks = {_network(path) for path, x in is_learned.items() if x}
+  num_params, num_active, per_token = 0, 0.0, 0.0
   for path, weight in py_utils.tree_paths(params):
     shape = [*(weight.repeat_prefix or ()), *weight.shape]
     size = math.prod(shape)
     num_params += size
+    learns_through = _network(path) in learning_networks
     if not _EMBEDDING.search(path):
-      num_active += size * weight.active_fraction
+      active = size * weight.active_fraction
+      num_active += active
+      # Forward, gradient of the inputs, gradient of the weight.
+      per_token += 2.0 * (1 + learns_through + is_learned[path]) * active
     if _ATTENTION_OUT.search(path):
-      attention_width += size // weight.shape[0]
-  per_token = 6.0 * num_active + 6.0 * seq_len * attention_width
+      width = size // weight.shape[0]
+      per_token += 2.0 * (1 + 2 * learns_through) * seq_len * width
   return ModelFlops(
     num_params=num_params,
     num_active_params=num_active,
     flops_per_token=per_token,
     flops_per_step=per_token * batch_size * seq_len,
   )
+
+
+def _network(path: str) -> str:
+  """Returns the network of a model that has a variable."""
+  return path.partition('/')[0]
 
 
 def peak_flops(devices: Sequence[jax.Device]) -> Peak:

@@ -252,7 +252,7 @@ def test_preferences_compare_with_the_updates_at_the_start(tmp_path, folder):
   # The reference, and the policy before the second step.
   for name, output in (
     ('ref', _export(first, 'ref')),
-    ('pi', _export(second, 'pi', '--step=1', f'--config={folder}')),
+    ('pi', _export(second, 'pi', '--step=1')),
   ):
     model = references.load_model(output)
     for ours, theirs in (('y_w', 'chosen'), ('y_l', 'rejected')):

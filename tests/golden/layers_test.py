@@ -55,6 +55,8 @@ decode_states.DecodeStateContainer
 embedding_softmax.projection.LogitsProjection
 embedding_softmax.rotary_scaling.RotaryScaling
 flax_adapter.FlaxModuleAdapterBase
+low_rank_adaptation.LowRankAdaptation
+low_rank_adaptation.LowRankUpdates
 ngrammer.per_head_norm.NgramCombiner
 ngrammer.per_head_norm.PerHeadNorm
 normalizations.base.BaseNormalization

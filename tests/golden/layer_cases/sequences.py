@@ -4,7 +4,13 @@
 from __future__ import annotations
 
 from praxis.contrib.gpu.scripts_gpu import lora_layers
-from praxis.layers import adapters, conformers, ssm, ssm_transformers
+from praxis.layers import (
+  adapters,
+  conformers,
+  low_rank_adaptation,
+  ssm,
+  ssm_transformers,
+)
 from tests.golden.layer_case import case, f32, i32
 
 _X = f32(2, 5, 8)
@@ -70,6 +76,37 @@ CASES = {
     _X,
     _PAD,
     tasks=i32(2),
+  ),
+  'AdaptedLinear': case(
+    _sharded(
+      low_rank_adaptation.AdaptedLinear.config(
+        input_dims=8, output_dims=6, rank=3, lora_alpha=6.0, has_reference=True
+      )
+    ),
+    _X,
+  ),
+  'AdaptedAttentionProjection': case(
+    low_rank_adaptation.AdaptedAttentionProjection.config(**_HEADS), _X
+  ),
+  'AdaptedOneHeadedAttentionProjection': case(
+    low_rank_adaptation.AdaptedOneHeadedAttentionProjection.config(
+      input_dim=8, output_dim=4, rank=3
+    ),
+    _X,
+  ),
+  'AdaptedCombinedQKVProjectionLayer': case(
+    low_rank_adaptation.AdaptedCombinedQKVProjectionLayer.config(**_HEADS), _X
+  ),
+  'AdaptedFeedForwardMoe': case(
+    low_rank_adaptation.AdaptedFeedForwardMoe.config(
+      input_dims=8,
+      hidden_dims=6,
+      num_experts=2,
+      num_groups=1,
+      gating_func='dropless',
+      rank=3,
+    ),
+    _X,
   ),
   'LoraLinear': case(
     _sharded(

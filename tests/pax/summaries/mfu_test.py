@@ -62,6 +62,22 @@ def test_experts_count_as_often_as_tokens_are_routed_to_them():
   assert flops.flops_per_token == 6 * flops.num_active_params
 
 
+def test_frozen_weights_have_no_gradient_and_frozen_networks_none_at_all():
+  attention = {'self_attention': {'post': {'w': weight(8, 2, 4)}}}
+  params = {
+    'lm': {**attention, 'w': weight(8, 100), 'lora_a': weight(8, 3)},
+    'teacher_lm': {**attention, 'w': weight(8, 50)},
+  }
+  learned = jax.tree.map(lambda _: False, params)
+  learned['lm']['lora_a'] = True
+  flops = mfu.model_flops(
+    {'params': params}, batch_size=1, seq_len=16, learned={'params': learned}
+  )
+  student = 4 * (64 + 800) + 6 * 24 + 6 * 16 * 8
+  teacher = 2 * (64 + 400) + 2 * 16 * 8
+  assert flops.flops_per_token == student + teacher
+
+
 def test_gpt3_by_its_paper():
   """175B: 6·N per token, and 6·L·T·D for attention: T / 12 D more."""
   layers, dims = 96, 12288

@@ -143,6 +143,10 @@ def test_a_job_continues_with_the_updates_of_another(
     assert list(binary.losses(second).values())[0] == pytest.approx(np.log(2))
   else:
     assert not any('.ref_lora' in leaf for leaf in leaves)
+  # It has what its model has besides variables.
+  assert _export(second, tmp_path / 'output') == 0, capfd.readouterr().err
+  for file in folder.iterdir():
+    assert (tmp_path / 'output' / file.name).exists()
   # Without the updates the checkpoint is another model.
   capfd.readouterr()
   for flag in ('LORA_RANK=0', 'LORA_RANK=2', 'LORA_TARGET_LAYERS=mlp'):
