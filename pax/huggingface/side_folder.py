@@ -13,7 +13,7 @@ import pathlib
 import shutil
 import tempfile
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, overload
 
 from pax import atomic_file, storage
 from pax.huggingface import model_folder, safetensors, tensor_entries
@@ -85,6 +85,10 @@ def copy_of_job(
     (target / name).write_bytes((side / name).read_bytes())
 
 
+@overload
+def _find(directory: Path) -> Path: ...
+@overload
+def _find(directory: storage.Path) -> storage.Path: ...
 def _find(directory: storage.Path) -> storage.Path:
   """Returns the folder of a job; `directory` may be that of checkpoints."""
   folders = [directory / FOLDER, directory.parent / FOLDER]
