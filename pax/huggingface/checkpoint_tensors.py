@@ -67,6 +67,8 @@ class CheckpointTensors:
     config: Mapping[str, Any],
     path: storage.Path,
     dtype: str | None = None,
+    *,
+    reads_weights: bool = True,
   ) -> CheckpointTensors:
     """Returns the tensors of a checkpoint.
 
@@ -75,6 +77,8 @@ class CheckpointTensors:
       config: Contents of its config.json.
       path: The checkpoint.
       dtype: Name of the dtype of tensors; None is that of the variables.
+      reads_weights: Whether weights are read, not their updates only; they must
+        be floats.
 
     Raises:
       ValueError: The checkpoint is of another model.
@@ -108,7 +112,8 @@ class CheckpointTensors:
     )
     variables = in_network(variables, policy_networks.policy_of(learned))
     updates = low_rank_leaves.find(learned)
-    _check_leaves(variables, learned, updates, path)
+    if reads_weights:
+      _check_leaves(variables, learned, updates, path)
     dtypes: dict[str, np.dtype] = {}
     for variable in variables:
       tensor_dtype = jax.numpy.dtype(dtype or saved[leaf_name(variable)][1])
@@ -275,17 +280,17 @@ def _check_leaves(
   for variable in variables:
     leaf = leaf_name(variable)
     shape, dtype = saved.get(leaf, (None, ''))
+    if dtype and dtype not in model_folder.DTYPES:
+      raise ValueError(
+        f'{leaf} in {path} must have one of the dtypes'
+        f' {list(model_folder.DTYPES)}, got {dtype}; export the checkpoint'
+        ' before its quantization, or the updates of LORA_RANK by --adapter'
+      )
     if shape != variable.shape:
       raise ValueError(
         f'{leaf} in {path} must have shape {list(variable.shape)} by'
         f' config.json, got {None if shape is None else list(shape)};'
         f' {next_step}'
-      )
-    if dtype not in model_folder.DTYPES:
-      raise ValueError(
-        f'{leaf} in {path} must have one of the dtypes'
-        f' {list(model_folder.DTYPES)}, got {dtype}; export the checkpoint'
-        ' before its quantization'
       )
   known = set(map(leaf_name, variables))
   for leaf in known & updates.keys():

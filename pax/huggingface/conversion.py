@@ -129,7 +129,7 @@ def to_peft(
 ) -> Summary:
   """Writes the low-rank updates of a checkpoint as a folder of PEFT.
 
-  Its tensors are float32.
+  Its tensors are float32. The weights may be quantized.
 
   Args:
     directory: The directory of a job or of its checkpoints.
@@ -145,7 +145,9 @@ def to_peft(
   side = _side_folder(directory, config_folder)
   config = side.config()
   _, path = reading.find_checkpoint(Path(directory), step)
-  source = checkpoint_tensors.CheckpointTensors.open(side, config, path)
+  source = checkpoint_tensors.CheckpointTensors.open(
+    side, config, path, reads_weights=False
+  )
   modules = peft_adapters.of_modules(
     source.low_rank_factors(),
     stores_inputs_first=families.find_family(config).stores_inputs_first,

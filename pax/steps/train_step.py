@@ -76,6 +76,7 @@ def _differentiate(
   hparams, axis_name = settings.var_weight_hparams, settings.axis_name
   (learner,) = settings.task.learners
   mask = learner.bprop_mask(hparams)
+  _check_learns(learner, mask)
   learned = learners.mask_tree(hparams, mask)
   _check_gradient_function(learner, learned)
   _check_not_integers(learned)
@@ -98,6 +99,16 @@ def _differentiate(
     total = replicas.psum(grads, axis_name)
     grads = max_gradients.reduce_over_replicas(total, grads, is_max, axis_name)
   return aux.aux_info, grads
+
+
+def _check_learns(learner: learners.Learner, mask: Nested[bool]) -> None:
+  if not any(jax.tree.leaves(mask)):
+    raise ValueError(
+      'a model that is trained must have a variable that learns, got none with'
+      f' bprop_variable_exclusion={learner.bprop_variable_exclusion!r} and'
+      f' bprop_variable_inclusion={learner.bprop_variable_inclusion!r}; change'
+      ' them'
+    )
 
 
 def _check_gradient_function(

@@ -16,7 +16,7 @@ import contextlib
 import contextvars
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import fiddle as fdl
 import jax.numpy as jnp
@@ -59,8 +59,6 @@ class LowRankUpdates(base_layer.BaseLayer):
   are smaller than what bfloat16 resolves.
   """
 
-  # R.
-  rank: int = 0
   # Divided by the rank, the factor of the updates, which is the variable
   # `lora_scale`; None: they have none.
   lora_alpha: float | None = None
@@ -70,18 +68,23 @@ class LowRankUpdates(base_layer.BaseLayer):
   # that does not learn; see `reference`.
   has_reference: bool = False
 
+  # The field that has R.
+  _RANK_FIELD: ClassVar[str]
+
   def setup(self) -> None:
     super().setup()
-    if self.rank <= 0:
-      raise ValueError(
-        f'{type(self).__name__} {self.name!r} needs rank > 0, got {self.rank}'
-      )
+    self._check_positive(self._RANK_FIELD)
     for weight in self._adapted_weights():
       self._create_factors(weight)
       if self.has_reference:
         self._create_factors(weight, prefix=_REFERENCE)
     if self.lora_alpha is not None:
-      self._create_scale(self.lora_alpha / self.rank)
+      self._create_scale(self.lora_alpha / self._rank)
+
+  @property
+  def _rank(self) -> int:
+    """R."""
+    return getattr(self, self._RANK_FIELD)
 
   def weight_update(self, weight: str = 'w') -> Float[Array, '...']:
     """Returns the update of a weight, in its layout.
@@ -90,7 +93,7 @@ class LowRankUpdates(base_layer.BaseLayer):
       weight: name of the variable.
     """
     a, b = self._factors(weight)
-    declared = self._declared(weight)
+    declared = self._float_declaration(weight)
     return weight_matrices.from_matrices(
       jnp.einsum('...ir,...or->...io', self._scaled(a), b),
       tuple(declared.shape),
@@ -100,12 +103,16 @@ class LowRankUpdates(base_layer.BaseLayer):
   def _adapted_weights(self) -> list[str]:
     return ['w']
 
+  def _float_declaration(self, weight: str) -> WeightHParams:
+    """Returns the declaration of a weight, which quantized layers change."""
+    return self._declared(weight)
+
   def _factor_axes(self, declared: WeightHParams) -> weight_matrices.MatrixAxes:
     """Returns the dimensions of a weight that A and B have."""
     return weight_matrices.matrix_axes(declared)
 
   def _create_factors(self, weight: str, prefix: str = '') -> None:
-    declared = self._declared(weight)
+    declared = self._float_declaration(weight)
     inputs, outputs = axes = self._factor_axes(declared)
     rank = len(declared.shape)
     stack = [i - rank for i in range(rank) if i - rank not in sum(axes, [])]
@@ -121,7 +128,7 @@ class LowRankUpdates(base_layer.BaseLayer):
         merged = base_layer.merge_splits([split[i] for i in dims])
         split = [*(split[i] for i in stack), merged, None]
       factor = WeightHParams(
-        shape=[*(declared.shape[i] for i in stack), size(dims), self.rank],
+        shape=[*(declared.shape[i] for i in stack), size(dims), self._rank],
         init=init_of_factor,
         dtype=jnp.float32,
         mesh_shape=self.mesh_shape,
@@ -146,6 +153,7 @@ class LowRankUpdates(base_layer.BaseLayer):
   def _init_of_a(
     self, declared: WeightHParams, num_inputs: int
   ) -> WeightInit | None:
+    """Returns the initializer of A."""
     del num_inputs
     return self.lora_init or declared.init
 
@@ -172,7 +180,21 @@ class LowRankUpdates(base_layer.BaseLayer):
     return (x.astype(jnp.float32) * scale).astype(x.dtype)
 
 
-class LowRankAdaptation(LowRankUpdates):
+class AdaptedWeights(LowRankUpdates):
+  """Declares low-rank updates that begin as those of the authors' code."""
+
+  # R.
+  lora_rank: int = 0
+
+  _RANK_FIELD = 'lora_rank'
+
+  def _init_of_a(
+    self, declared: WeightHParams, num_inputs: int
+  ) -> WeightInit | None:
+    return self.lora_init or WeightInit.Uniform(num_inputs**-0.5)
+
+
+class LowRankAdaptation(AdaptedWeights):
   """Adds the product with the low-rank update to that with the weight `w`.
 
   The update itself is never computed: the product with A has R channels.
@@ -188,7 +210,7 @@ class LowRankAdaptation(LowRankUpdates):
     low = jnp.einsum(
       f'...{of_input},{stack}{of_input}r->...{stack}r',
       inputs,
-      a.reshape(*a.shape[:-2], *dims, self.rank),
+      a.reshape(*a.shape[:-2], *dims, self._rank),
     )
     low = self._scaled(low)
 
@@ -196,7 +218,7 @@ class LowRankAdaptation(LowRankUpdates):
       dims = outputs.shape[len(batch) :]
       of_output = 'xy'[: len(dims)]
       return jnp.einsum(
-        f'...r,{of_output}r->...{of_output}', low, b.reshape(*dims, self.rank)
+        f'...r,{of_output}r->...{of_output}', low, b.reshape(*dims, self._rank)
       )
 
     if not stack:
@@ -209,11 +231,12 @@ class LowRankAdaptation(LowRankUpdates):
     """Returns the number of dimensions of inputs that the weight contracts."""
     return 1
 
-  def _init_of_a(
-    self, declared: WeightHParams, num_inputs: int
-  ) -> WeightInit | None:
-    # That of the authors' code.
-    return self.lora_init or WeightInit.Uniform(num_inputs**-0.5)
+
+class HeadsAdaptation(LowRankAdaptation):
+  """Adds the product with the update to that of an AttentionProjection."""
+
+  def _num_input_dims(self) -> int:
+    return 2 if self.is_output_projection else 1
 
 
 class AdaptedLinear(LowRankAdaptation, linears.Linear):
@@ -227,16 +250,13 @@ class AdaptedOneHeadedAttentionProjection(
 
 
 class AdaptedAttentionProjection(
-  LowRankAdaptation, attentions.AttentionProjection
+  HeadsAdaptation, attentions.AttentionProjection
 ):
   """A projection to or from heads with a low-rank update."""
 
   def product_weight(self) -> Float[Array, '_ _ _']:
     """Returns the sum of the weight and the update."""
     return self.theta.w + self.weight_update()
-
-  def _num_input_dims(self) -> int:
-    return 2 if self.is_output_projection else 1
 
 
 class AdaptedCombinedQKVProjectionLayer(
@@ -246,7 +266,7 @@ class AdaptedCombinedQKVProjectionLayer(
 
 
 class AdaptedFeedForwardMoe(
-  LowRankUpdates, transformers.TransformerFeedForwardMoe
+  AdaptedWeights, transformers.TransformerFeedForwardMoe
 ):
   """A mixture of experts whose weights have low-rank updates; not its router.
 
@@ -271,11 +291,6 @@ class AdaptedFeedForwardMoe(
     updates = [self.weight_update(shard) for shard in shards]
     return weight + jnp.concatenate(updates, axis=hidden_axis)
 
-  def _init_of_a(
-    self, declared: WeightHParams, num_inputs: int
-  ) -> WeightInit | None:
-    return self.lora_init or WeightInit.Uniform(num_inputs**-0.5)
-
 
 _ADAPTED: Mapping[type, type] = {
   linears.Linear: AdaptedLinear,
@@ -293,7 +308,7 @@ def add_updates(layer_tpl: LayerTpl, **fields: Any) -> None:
 
   Args:
     layer_tpl: Config of a layer; changed.
-    **fields: those of LowRankUpdates.
+    **fields: those of AdaptedWeights.
 
   Raises:
     ValueError: no weight can have one.

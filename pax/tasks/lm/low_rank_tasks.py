@@ -68,7 +68,7 @@ class LowRankUpdates:
     for layer_p in self._adapted_layers(_network(model_p)):
       low_rank_adaptation.add_updates(
         layer_p,
-        rank=self.rank,
+        lora_rank=self.rank,
         lora_alpha=self.alpha,
         has_reference=self.has_reference,
       )

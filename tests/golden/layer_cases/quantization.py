@@ -7,6 +7,7 @@ from praxis import pax_fiddle
 from praxis.layers import linears, quantization
 from praxis.layers.injection import fp8_nvidia_gpu
 from praxis.layers.quantization import linears as quantized_linears
+from praxis.layers.quantization import low_rank_adaptation
 from praxis.layers.quantization import quantization_hparams as hparams
 from praxis.layers.quantization.sparsity import (
   sparsity_hparams,
@@ -116,6 +117,21 @@ CASES = {
   'LinearActScaling': case(
     _served(quantized_linears.LinearActScaling, **_DIMS), f32(2, 3, 8)
   ),
+  **{
+    cls.__name__: case(
+      _served(cls, rank, lora_rank=2, lora_alpha=4.0, **fields), f32(2, 3, 8)
+    )
+    for cls, rank, fields in (
+      (low_rank_adaptation.AdaptedLinear, 2, _DIMS),
+      (low_rank_adaptation.AdaptedAttentionProjection, 3, _HEADS),
+      (low_rank_adaptation.AdaptedCombinedQKVProjectionLayer, 3, _HEADS),
+      (
+        low_rank_adaptation.AdaptedOneHeadedAttentionProjection,
+        2,
+        {'input_dim': 8, 'output_dim': 4},
+      ),
+    )
+  },
   'DotProductAttention': _attention(quantization.DotProductAttention),
   'DotProductAttentionWithContext': _attention(
     quantization.DotProductAttentionWithContext, left_context=2, right_context=0

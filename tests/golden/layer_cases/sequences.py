@@ -19,7 +19,7 @@ _MASK = f32(1, 1, 5, 5)
 _ATTENTION = {'input_dim': 8, 'hidden_dim': 8, 'num_heads': 2}
 _SSM = {'nheads': 3, 'dim': 8, 'l_max': 6}
 _LAYER = {'input_dims': 8, 'hidden_dims': 16, 'ssm_nheads': 3, 'ssm_l_max': 6}
-_HEADS = {'input_dim': 8, 'num_heads': 2, 'dim_per_head': 4, 'rank': 3}
+_HEADS = {'input_dim': 8, 'num_heads': 2, 'dim_per_head': 4}
 _ADAPTER = adapters.MultitaskResidualAdapter.config(
   input_dims=8, bottleneck_dims=3, num_tasks=2
 )
@@ -80,22 +80,32 @@ CASES = {
   'AdaptedLinear': case(
     _sharded(
       low_rank_adaptation.AdaptedLinear.config(
-        input_dims=8, output_dims=6, rank=3, lora_alpha=6.0, has_reference=True
+        input_dims=8,
+        output_dims=6,
+        lora_rank=3,
+        lora_alpha=6.0,
+        has_reference=True,
       )
     ),
     _X,
   ),
   'AdaptedAttentionProjection': case(
-    low_rank_adaptation.AdaptedAttentionProjection.config(**_HEADS), _X
+    low_rank_adaptation.AdaptedAttentionProjection.config(
+      **_HEADS, lora_rank=3
+    ),
+    _X,
   ),
   'AdaptedOneHeadedAttentionProjection': case(
     low_rank_adaptation.AdaptedOneHeadedAttentionProjection.config(
-      input_dim=8, output_dim=4, rank=3
+      input_dim=8, output_dim=4, lora_rank=3
     ),
     _X,
   ),
   'AdaptedCombinedQKVProjectionLayer': case(
-    low_rank_adaptation.AdaptedCombinedQKVProjectionLayer.config(**_HEADS), _X
+    low_rank_adaptation.AdaptedCombinedQKVProjectionLayer.config(
+      **_HEADS, lora_rank=3
+    ),
+    _X,
   ),
   'AdaptedFeedForwardMoe': case(
     low_rank_adaptation.AdaptedFeedForwardMoe.config(
@@ -104,7 +114,7 @@ CASES = {
       num_experts=2,
       num_groups=1,
       gating_func='dropless',
-      rank=3,
+      lora_rank=3,
     ),
     _X,
   ),
@@ -115,9 +125,9 @@ CASES = {
     _X,
   ),
   'LoraAttentionProjection': case(
-    lora_layers.LoraAttentionProjection.config(**_HEADS), _X
+    lora_layers.LoraAttentionProjection.config(**_HEADS, rank=3), _X
   ),
   'LoraCombinedQKVProjection': case(
-    lora_layers.LoraCombinedQKVProjection.config(**_HEADS), _X
+    lora_layers.LoraCombinedQKVProjection.config(**_HEADS, rank=3), _X
   ),
 }

@@ -120,7 +120,7 @@ _CASES = {
 def _adapted(cls, fields, **updates):
   layer_p = cls.config(**fields)
   low_rank_adaptation.add_updates(
-    layer_p, rank=_R, lora_alpha=_ALPHA, **updates
+    layer_p, lora_rank=_R, lora_alpha=_ALPHA, **updates
   )
   return layer_p
 
@@ -218,7 +218,7 @@ def test_only_known_layers_are_adapted():
   block_p = transformers.TransformerFeedForward.config(
     input_dims=4, hidden_dims=8, use_gated_activation=True
   )
-  low_rank_adaptation.add_updates(block_p, rank=_R, lora_alpha=_ALPHA)
+  low_rank_adaptation.add_updates(block_p, lora_rank=_R, lora_alpha=_ALPHA)
   layer = block_p.Instantiate()
   names = sorted(
     '/'.join(str(k.key) for k in path)
@@ -230,7 +230,7 @@ def test_only_known_layers_are_adapted():
   layers = ('ffn_layer1', 'ffn_layer1_gate', 'ffn_layer2')
   assert names == [f'{x}/linear/lora_{y}' for x in layers for y in 'ab']
   with pytest.raises(ValueError, match='Bias has none; adapt other layers'):
-    low_rank_adaptation.add_updates(linears.Bias.config(), rank=_R)
+    low_rank_adaptation.add_updates(linears.Bias.config(), lora_rank=_R)
 
 
 def test_rank_is_needed():
@@ -238,7 +238,7 @@ def test_rank_is_needed():
     low_rank_adaptation.AdaptedLinear, input_dims=4, output_dims=4
   )
   with pytest.raises(
-    ValueError, match='AdaptedLinear .* needs rank > 0, got 0'
+    ValueError, match='AdaptedLinear .* needs lora_rank > 0, got 0'
   ):
     running.build(layer_p, _X)
 

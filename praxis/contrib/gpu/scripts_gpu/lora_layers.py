@@ -37,21 +37,25 @@ class LoraThetaDescriptor(base_layer.ThetaDescriptor):
     return self if layer is None else LoraTheta(layer)
 
 
-class LoraLinear(low_rank_adaptation.LowRankUpdates, linears.Linear):
-  """A linear layer with a low-rank update of its weight."""
+class LoraUpdates(low_rank_adaptation.LowRankUpdates):
+  """Declares a low-rank update that `theta.w` includes."""
+
+  # The rank of the update.
+  rank: int = 0
 
   theta = LoraThetaDescriptor()
+  _RANK_FIELD = 'rank'
 
 
-class LoraAttentionProjection(
-  low_rank_adaptation.LowRankUpdates, attentions.AttentionProjection
-):
+class LoraLinear(LoraUpdates, linears.Linear):
+  """A linear layer with a low-rank update of its weight."""
+
+
+class LoraAttentionProjection(LoraUpdates, attentions.AttentionProjection):
   """A projection to or from heads with a low-rank update of its weight.
 
   A is of the model dimension and B of the heads, also from heads.
   """
-
-  theta = LoraThetaDescriptor()
 
   def _factor_axes(
     self, declared: base_layer.WeightHParams
@@ -61,8 +65,6 @@ class LoraAttentionProjection(
 
 
 class LoraCombinedQKVProjection(
-  low_rank_adaptation.LowRankUpdates, attentions.CombinedQKVProjectionLayer
+  LoraUpdates, attentions.CombinedQKVProjectionLayer
 ):
   """Projects to queries, keys and values, with a low-rank update of each."""
-
-  theta = LoraThetaDescriptor()

@@ -18,9 +18,12 @@ from praxis.layers.quantization import (
 )
 from praxis.layers.quantization import linears as quantized_linears
 from praxis.layers.quantization import (
+  low_rank_adaptation,
+  quantization_hparams,
+)
+from praxis.layers.quantization import (
   multi_query_attention as quantized_multi_query_attention,
 )
-from praxis.layers.quantization import quantization_hparams
 
 ActQuantizationParams = quantization_hparams.ActQuantizationParams
 Config = pax_fiddle.Config
@@ -222,7 +225,7 @@ def _quantize(
   """Replaces the template `owner.name` by one of the class `quantized`.
 
   Set fields are kept if its class derives from `plain`. Subclasses of
-  `quantized` keep their class.
+  `quantized` keep their class, and layers with low-rank updates keep these.
   """
   template = getattr(owner, name)
   if issubclass(template.cls, plain):
@@ -230,6 +233,6 @@ def _quantize(
   else:
     template = Config(quantized)
   if not issubclass(template.cls, quantized):
-    template.cls = quantized
+    template.cls = low_rank_adaptation.QUANTIZED.get(template.cls, quantized)
   template.quantization = copy.deepcopy(params)
   setattr(owner, name, template)

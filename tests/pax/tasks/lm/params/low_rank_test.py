@@ -234,6 +234,49 @@ def test_experts_and_layers_that_are_selected(tmp_path, capfd):
   assert 'q_b_proj' in config['target_modules']
 
 
+def test_integers_stay_while_updates_learn(tmp_path, folder, capfd):
+  base, job = tmp_path / 'base', tmp_path / 'job'
+  words = [
+    'pax',
+    '--exp=tests.pax.tasks.lm.params.quantized_models.Int4Qwen3',
+    f'--set=MODEL_DIR={folder}',
+    '--set=FPROP_DTYPE=float32',
+    *job_runs.decoder_words(folder),
+  ]
+  quantize = ['--mode=quantize', f'--init_from=hf:{folder}']
+  assert main.main([*words, f'--job_log_dir={base}', *quantize]) == 0
+  words += [
+    f'--job_log_dir={job}',
+    f'--init_from={base}',
+    *_WORDS,
+    '--set=NUM_TRAIN_STEPS=20',
+  ]
+  # Without updates no variable learns.
+  frozen = '--set=task.train.learner.bprop_variable_exclusion=.*'
+  assert main.main([*words, '--set=LORA_RANK=0', frozen]) == 1
+  assert 'must have a variable that learns' in capfd.readouterr().err
+  assert main.main(words) == 0, capfd.readouterr().err
+  first, *_, last = binary.losses(job).values()
+  assert last < first - 0.2
+  before, after = map(job_runs.read_leaves, (base, job))
+  weights = [x for x in before if x.endswith('.self_attention.query.w')]
+  assert len(weights) == 2
+  for leaf in weights:
+    assert before[leaf].dtype == np.int32
+    np.testing.assert_array_equal(before[leaf], after[leaf])
+  assert _export(job, tmp_path / 'output') == 1
+  assert 'updates of LORA_RANK by --adapter' in capfd.readouterr().err
+  assert _export(job, tmp_path / 'adapter', '--adapter') == 0
+  tensors = safetensors.read_folder(tmp_path / 'adapter')
+  name = 'model.layers.1.self_attn.k_proj.lora_B.weight'
+  np.testing.assert_array_equal(
+    tensors[f'base_model.model.{name}'].read(),
+    after[
+      'mdl_vars.params.lm.transformer.x_layers_1.self_attention.key.lora_b'
+    ],
+  )
+
+
 def test_values_that_are_not_supported(tmp_path, folder, capfd):
   words = ['--set=LORA_TARGET_LAYERS=heads']
   assert _train(folder, tmp_path / 'job', *words) == 1

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Low-rank updates of quantized weights (QLoRA, arXiv:2305.14314).
+
+The factors are float, and learn while the integers stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from praxis import base_layer
+from praxis.layers import low_rank_adaptation
+from praxis.layers.quantization import attentions, linears
+
+
+class QuantizedAdaptation(low_rank_adaptation.LowRankAdaptation):
+  """Adds the product with the update to that with the quantized weight."""
+
+  def _float_declaration(self, weight: str) -> base_layer.WeightHParams:
+    # Without `quantization` there is no other.
+    return self._float_hparams.get(weight) or self._declared(weight)
+
+
+class AdaptedLinear(QuantizedAdaptation, linears.Linear):
+  """A quantized Linear with a low-rank update."""
+
+
+class AdaptedAttentionProjection(
+  QuantizedAdaptation,
+  low_rank_adaptation.HeadsAdaptation,
+  attentions.AttentionProjection,
+):
+  """A quantized projection to or from heads with a low-rank update."""
+
+
+class AdaptedCombinedQKVProjectionLayer(
+  QuantizedAdaptation, attentions.CombinedQKVProjectionLayer
+):
+  """A quantized projection to queries, keys and values with updates."""
+
+
+class AdaptedOneHeadedAttentionProjection(
+  QuantizedAdaptation, attentions.OneHeadedAttentionProjection
+):
+  """A quantized projection to one head with a low-rank update."""
+
+
+# The quantized layers by those that they replace.
+QUANTIZED: Mapping[type, type] = {
+  low_rank_adaptation.AdaptedLinear: AdaptedLinear,
+  low_rank_adaptation.AdaptedAttentionProjection: AdaptedAttentionProjection,
+  low_rank_adaptation.AdaptedCombinedQKVProjectionLayer: (
+    AdaptedCombinedQKVProjectionLayer
+  ),
+  low_rank_adaptation.AdaptedOneHeadedAttentionProjection: (
+    AdaptedOneHeadedAttentionProjection
+  ),
+}
