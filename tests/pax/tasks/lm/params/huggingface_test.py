@@ -463,6 +463,13 @@ def test_span_corruption_needs_ids_for_sentinels(tmp_path, capfd):
       'NUM_TRAIN_STEPS must be a multiple of 3',
     ),
     (
+      [
+        *('OBJECTIVE=rewards', 'TRAIN_FILES=a.jsonl', 'REWARDS=a:b'),
+        *('MAX_SEQ_LEN=64', 'MAX_PROMPT_LEN=64'),
+      ],
+      'room for a response, got 64 and 64',
+    ),
+    (
       ['OBJECTIVE=preferences', 'TRAIN_FILES=a.jsonl', 'MTP_LOSS_WEIGHT=0.3'],
       'OBJECTIVE=preferences has none of, got 0.3',
     ),
