@@ -142,6 +142,12 @@ class HuggingFaceLm(huggingface_model.FineTuning, quickstart.PythonSource):
       raise ValueError(
         'OBJECTIVE=rewards needs REWARDS, got none; set REWARDS=module:function'
       )
+    if self.GRPO_MASKS_TRUNCATED and min(self.eos_ids()) < 0:
+      raise ValueError(
+        'GRPO_MASKS_TRUNCATED=True learns from responses that end, which needs'
+        ' eos_token_id in config.json, got none; add it, or set'
+        ' GRPO_MASKS_TRUNCATED=False'
+      )
     if self.MAX_PROMPT_LEN >= self.MAX_SEQ_LEN:
       raise ValueError(
         'MAX_PROMPT_LEN must be less than MAX_SEQ_LEN, which leaves room for a'

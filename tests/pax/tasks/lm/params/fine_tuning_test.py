@@ -11,6 +11,8 @@ import json
 import numpy as np
 import pytest
 
+from pax.runner import overrides
+from pax.tasks.lm.params import huggingface
 from tests.integration import binary
 from tests.pax.huggingface import job_runs, reference_models
 
@@ -79,3 +81,18 @@ def test_a_step_of_truncated_samples_learns_nothing(tmp_path):
     assert record['loss'] == 0.0
     assert record['learning/raw_grad_norm_scalar'] == 0.0
   assert records[0]['Metrics/prompts_with_equal_rewards'] == 0.0
+
+
+def test_a_model_that_does_not_end_responses_has_only_truncated_ones(tmp_path):
+  config = {**huggingface.Qwen3.CONFIG}
+  settings = ['OBJECTIVE=rewards', 'TRAIN_FILES=a.jsonl', 'REWARDS=a:b']
+  constants = overrides.parse(
+    [*settings, f'MODEL_DIR={tmp_path}', 'GRPO_MASKS_TRUNCATED=True']
+  )
+  experiment = overrides.set_constants(huggingface.Qwen3, constants)()
+  (tmp_path / 'config.json').write_text(json.dumps(config))
+  experiment.validate()
+  del config['eos_token_id']
+  (tmp_path / 'config.json').write_text(json.dumps(config))
+  with pytest.raises(ValueError, match='needs eos_token_id .* got none'):
+    experiment.validate()
