@@ -35,23 +35,46 @@ def read_v2(config: Json) -> RotaryDecoder:
       "topk_method in config.json must be 'greedy' or 'group_limited_greedy',"
       f' got {method!r}'
     )
-  return _read(
-    {'first_k_dense_replace': 0, 'n_routed_experts': 64, **config},
-    routing={**routing, 'gate_scale': config.get('routed_scaling_factor', 1.0)},
-  )
+  config = {'first_k_dense_replace': 0, 'n_routed_experts': 64, **config}
+  decoder = _read(config)
+  routing['gate_scale'] = config.get('routed_scaling_factor', 1.0)
+  experts = _experts(config, routing, has_bias=decoder.has_ffn_bias)
+  return dataclasses.replace(decoder, experts=experts)
 
 
 def read_v3(config: Json) -> RotaryDecoder:
   """Returns a model of type deepseek_v3."""
-  config = {'n_group': 8, 'topk_group': 4, 'num_experts_per_tok': 8, **config}
-  return _read(
-    {'first_k_dense_replace': 3, 'n_routed_experts': 256, **config},
+  config = {
+    'n_group': 8,
+    'topk_group': 4,
+    'num_experts_per_tok': 8,
+    'first_k_dense_replace': 3,
+    'n_routed_experts': 256,
+    'routed_scaling_factor': 2.5,
+    **config,
+  }
+  decoder = _read(config)
+  experts = v3_experts(config, has_bias=decoder.has_ffn_bias)
+  return dataclasses.replace(decoder, experts=experts)
+
+
+def v3_experts(config: Json, *, has_bias: bool) -> MixtureOfExperts:
+  """Returns the mixtures of a DeepSeek-V3.
+
+  Args:
+    config: Contents of config.json, with all settings of its experts.
+    has_bias: Whether shared experts have biases.
+  """
+  routing = {
+    **_expert_groups(config, experts_per_group_score=2),
+    'gate_function': 'sigmoid',
+    'gate_scale': config['routed_scaling_factor'],
+  }
+  return _experts(
+    config,
+    routing,
+    has_bias=has_bias,
     choice_bias='gate.e_score_correction_bias',
-    routing={
-      **_expert_groups(config, experts_per_group_score=2),
-      'gate_function': 'sigmoid',
-      'gate_scale': config.get('routed_scaling_factor', 2.5),
-    },
   )
 
 
@@ -63,20 +86,15 @@ def _expert_groups(config: Json, **settings: int) -> dict[str, int]:
   }
 
 
-def _read(
-  config: Json, routing: Mapping[str, Any], choice_bias: str | None = None
-) -> RotaryDecoder:
-  rope, num_layers = (
-    config_settings.rope(config),
-    config_settings.size(config, 'num_hidden_layers'),
-  )
+def _read(config: Json) -> RotaryDecoder:
+  """Returns a decoder without its experts."""
+  rope = config_settings.rope(config)
   nope_dim = config.get('qk_nope_head_dim', 128)
   rope_dim = config.get('qk_rope_head_dim', 64)
-  hidden_dims = config_settings.size(config, 'moe_intermediate_size')
   scale = (nope_dim + rope_dim) ** -0.5
   if rope['rope_type'] != 'default' and rope.get('mscale_all_dim'):
     scale *= yarn_scale(rope, 'mscale_all_dim') ** 2
-  decoder = config_settings.rotary_decoder(
+  return config_settings.rotary_decoder(
     {**config, 'head_dim': nope_dim + rope_dim},
     activation=config.get('hidden_act', 'silu'),
     has_ffn_bias=config.get('mlp_bias', False),
@@ -92,7 +110,18 @@ def _read(
       has_bias=config.get('attention_bias', False),
     ),
   )
-  experts = MixtureOfExperts(
+
+
+def _experts(
+  config: Json,
+  routing: Mapping[str, Any],
+  *,
+  has_bias: bool,
+  choice_bias: str | None = None,
+) -> MixtureOfExperts:
+  num_layers = config_settings.size(config, 'num_hidden_layers')
+  hidden_dims = config_settings.size(config, 'moe_intermediate_size')
+  return MixtureOfExperts(
     num_experts=config_settings.size(config, 'n_routed_experts'),
     experts_per_token=config_settings.size(config, 'num_experts_per_tok'),
     hidden_dims=hidden_dims,
@@ -101,7 +130,7 @@ def _read(
     # Transformers adds none; that of the papers is of each sequence.
     load_balance_loss_weight=config.get('aux_loss_alpha', 0.0),
     shared_hidden_dims=hidden_dims * config.get('n_shared_experts', 1),
-    shared_has_bias=decoder.has_ffn_bias,
+    shared_has_bias=has_bias,
     routing={'balances_each_sequence': True, **routing},
     tensors=ExpertTensors(
       mixture='mlp',
@@ -112,4 +141,3 @@ def _read(
       choice_bias=choice_bias,
     ),
   )
-  return dataclasses.replace(decoder, experts=experts)

@@ -15,6 +15,7 @@ from pax.huggingface import (
   config_settings,
   deepseek,
   fused_decoders,
+  glm,
   gpt_oss,
   granite,
   layer_norms,
@@ -461,6 +462,7 @@ FAMILIES: Mapping[str, Family] = {
   'gemma2': Family(read=_gemma2),
   'gemma3_text': Family(read=_gemma3),
   'glm4': Family(read=fused_decoders.read_glm4),
+  'glm4_moe': Family(read=glm.read_glm4_moe),
   'gpt2': Family(
     read=_gpt2,
     prefix='transformer.',

@@ -12,7 +12,9 @@ import jax.numpy as jnp
 
 from pax import steps, tasks_lib, train_states
 from pax.steps import Batch
+from praxis import pax_fiddle
 from praxis.decoding import hparams as decoding
+from praxis.decoding import token_samplers
 from praxis.nested_map import NestedMap
 
 TrainState = train_states.TrainState
@@ -40,20 +42,33 @@ class SampleStep:
   max_prompt_len: int
 
   @classmethod
-  def create(cls, task: tasks_lib.SingleTask, inp: PromptSizes) -> SampleStep:
+  def create(
+    cls,
+    task: tasks_lib.SingleTask,
+    inp: PromptSizes,
+    *,
+    top_k: int = 0,
+    top_p: float = 1.0,
+  ) -> SampleStep:
     """Returns the step for the rows of an input.
 
     Args:
-      task: The task whose model samples, in all of its vocabulary.
+      task: The task whose LanguageModelGRPO samples, at its temperature.
       inp: The RewardedPromptInput, or its Config.
+      top_k: Number of the most probable tokens to sample from; 0: all.
+      top_p: Total probability of those of them to sample from.
     """
     eos_ids = task.model.decoder_tpl.eos_id
     decoder = decoding.SampleDecoderHParams(
       fprop_for_prefix=True,
       max_decode_steps=inp.seq_len - inp.max_prompt_len,
       eos_id=[eos_ids] if isinstance(eos_ids, int) else list(eos_ids),
-      temperature=1.0,
-      k=0,
+      temperature=task.model.temperature,
+      k=top_k,
+      p=None if top_p >= 1 else top_p,
+      next_token_sampler_tpl=pax_fiddle.Config(
+        token_samplers.DefaultNextTokenSampler, filters_at_temperature=True
+      ),
     )
     return cls(decoder_tpl=decoder, max_prompt_len=inp.max_prompt_len)
 

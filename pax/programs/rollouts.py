@@ -62,8 +62,8 @@ class RolloutTrainProgram(train_program.SingleTaskTrainProgram):
   """Samples responses to the prompts of a batch, and learns from the rewards.
 
   The input is a RewardedPromptInput, the model a LanguageModelGRPO. A rollout
-  samples at temperature 1 from the policy, in all of its vocabulary, and
-  rewards the responses on the host, each process those of its rows. Their
+  samples from the policy at the temperature of the model, and rewards the
+  responses on the host, each process those of its rows. Their
   advantages are how much the rewards are above the mean of the samples of the
   same prompt, in their standard deviations. Each batch of a rollout is an
   update, `rollout_epochs` times; the next rollout is that of the new policy.
@@ -72,16 +72,30 @@ class RolloutTrainProgram(train_program.SingleTaskTrainProgram):
     https://arxiv.org/abs/2402.03300
   """
 
-  def __init__(self, *, normalizes_deviation: bool = True):
+  def __init__(
+    self,
+    *,
+    normalizes_deviation: bool = True,
+    masks_truncated: bool = False,
+    top_k: int = 0,
+    top_p: float = 1.0,
+  ):
     """Makes the program.
 
     Args:
       normalizes_deviation: Whether advantages are divided by the standard
         deviation of the rewards of the prompt; not in Dr. GRPO
         (arXiv:2503.20783).
+      masks_truncated: Whether nothing is learned from responses without eos,
+        which have reached the largest length ("overlong filtering" of DAPO,
+        arXiv:2503.14476). Others are still compared with their rewards.
+      top_k: Number of the most probable tokens to sample from; 0: all.
+      top_p: Total probability of those of them to sample from.
     """
     super().__init__()
     self._normalizes_deviation = normalizes_deviation
+    self._masks_truncated = masks_truncated
+    self._top_k, self._top_p = top_k, top_p
     self._rollout = _Rollout()
 
   @property
@@ -122,7 +136,7 @@ class RolloutTrainProgram(train_program.SingleTaskTrainProgram):
     train_input_p: program.InputConfig,
   ) -> Mapping[str, partitioning.PartitionedStep]:
     """Returns the step that samples a rollout."""
-    step = rollout_sampling.SampleStep.create(partitioner.task, train_input_p)
+    step = self._create_sample_step(partitioner.task, train_input_p)
     prompts = rollout_sampling.prompt_spec(
       partitioner.input_spec, train_input_p.rollout_batches
     )
@@ -197,9 +211,10 @@ class RolloutTrainProgram(train_program.SingleTaskTrainProgram):
       inp.num_samples,
       normalizes_deviation=self._normalizes_deviation,
     )
-    batches = rollout_batches.split(
-      rollout_batches.train_batch(samples, values), inp.rollout_batches
-    )
+    batch = rollout_batches.train_batch(samples, values)
+    if self._masks_truncated:
+      batch.weights[self._is_truncated(samples)] = 0.0
+    batches = rollout_batches.split(batch, inp.rollout_batches)
     if inp.updates_per_rollout > 1:
       for batch in batches:
         batch.old_log_probs = self._log_probs(state, batch)
@@ -254,7 +269,14 @@ class RolloutTrainProgram(train_program.SingleTaskTrainProgram):
 
   @functools.cached_property
   def _sample_step(self) -> rollout_sampling.SampleStep:
-    return rollout_sampling.SampleStep.create(self._task, self._input)
+    return self._create_sample_step(self._task, self._input)
+
+  def _create_sample_step(
+    self, task: tasks_lib.SingleTask, inp: rollout_sampling.PromptSizes
+  ) -> rollout_sampling.SampleStep:
+    return rollout_sampling.SampleStep.create(
+      task, inp, top_k=self._top_k, top_p=self._top_p
+    )
 
   def _metrics(
     self,

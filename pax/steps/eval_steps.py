@@ -93,7 +93,8 @@ def token_log_probs_step(
   """Returns the log-probability of each label of a batch, without a loss.
 
   Args:
-    settings: The task whose model predicts, and where it runs.
+    settings: The task whose model has `token_log_probs`, a LanguageModelGRPO,
+      and where it runs.
     state: The train state; optimizer states may be absent.
     batch: The global batch; over replicas the batch of one.
     key: PRNG key of the job; `state.step` is folded in.
@@ -101,11 +102,13 @@ def token_log_probs_step(
   Returns:
     Outputs per example: `token_log_probs`, [B, T], in nats.
   """
-  predictions = _predictions(settings, state, batch, key)
+  log_probs = _predictions(
+    settings, state, batch, key, method='token_log_probs'
+  )
   return StepFnOutput(
     loss=None,
     weighted_scalars=NestedMap(),
-    per_example_out=NestedMap(token_log_probs=-predictions.per_example_xent),
+    per_example_out=NestedMap(token_log_probs=log_probs),
     summary_tensors={},
   )
 
@@ -208,16 +211,21 @@ def infer_step(
 
 
 def _predictions(
-  settings: StepSettings, state: TrainState, batch: Batch, key: jax.Array
-) -> NestedMap:
-  """Returns the predictions for a batch in evaluation."""
+  settings: StepSettings,
+  state: TrainState,
+  batch: Batch,
+  key: jax.Array,
+  *,
+  method: str = 'compute_predictions',
+) -> Any:
+  """Returns what a method of the model returns for a batch in evaluation."""
   key = jax.random.fold_in(key, state.step)
   mdl_vars, batch = forward_lib.cast_inputs(settings, state.mdl_vars, batch)
   with forward_lib.context(settings.task, do_eval=True):
     predictions, _ = settings.task.model.apply(
       mdl_vars,
       batch,
-      method='compute_predictions',
+      method=method,
       mutable=list(settings.task.evaluate.apply_mutable_list),
       rngs=forward_lib.make_rngs(key, settings.axis_name),
     )

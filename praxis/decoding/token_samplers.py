@@ -149,6 +149,9 @@ class DefaultNextTokenSampler(BaseNextTokenSampler):
   top_p: logit_filters.TopP | None = None
   # Smallest probability of a token to sample.
   epsilon_p: float = 0.0
+  # Whether the filters see logits over the temperature, as those of
+  # transformers and vLLM do, instead of the logits.
+  filters_at_temperature: bool = False
   # Whether top_p is a share of the sum of all logits, instead of the top k's
   # probability; see `logit_filters.sum_of_logits`.
   global_normalize: bool = False
@@ -197,6 +200,8 @@ class DefaultNextTokenSampler(BaseNextTokenSampler):
     if self.top_k == 1:
       output.new_ids = jnp.argmax(logits, axis=-1).astype(jnp.int32)
       return output
+    if self.filters_at_temperature and not _is_greedy(temperature):
+      logits, temperature = logits / jnp.asarray(temperature), 1.0
     top_p = self.top_p if per_example_top_p is None else per_example_top_p
     masked = logit_filters.epsilon_mask_logits(logits, self.epsilon_p)
     top_logits, ids = logit_filters.get_top_k(

@@ -232,13 +232,6 @@ class LowRankAdaptation(AdaptedWeights):
     return 1
 
 
-class HeadsAdaptation(LowRankAdaptation):
-  """Adds the product with the update to that of an AttentionProjection."""
-
-  def _num_input_dims(self) -> int:
-    return 2 if self.is_output_projection else 1
-
-
 class AdaptedLinear(LowRankAdaptation, linears.Linear):
   """A Linear with a low-rank update."""
 
@@ -250,13 +243,16 @@ class AdaptedOneHeadedAttentionProjection(
 
 
 class AdaptedAttentionProjection(
-  HeadsAdaptation, attentions.AttentionProjection
+  LowRankAdaptation, attentions.AttentionProjection
 ):
   """A projection to or from heads with a low-rank update."""
 
-  def product_weight(self) -> Float[Array, '_ _ _']:
+  def product_weight(self) -> Float[Array, '...'] | None:
     """Returns the sum of the weight and the update."""
     return self.theta.w + self.weight_update()
+
+  def _num_input_dims(self) -> int:
+    return 2 if self.is_output_projection else 1
 
 
 class AdaptedCombinedQKVProjectionLayer(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The module of DeepSeek-V3 that predicts a second token, beside PyTorch.
+"""The module that predicts a second token, beside PyTorch.
 
 transformers ignores it. The reference is its layer of the model's architecture,
 in the equations 21 to 24 of arXiv:2412.19437, in the order of eh_proj.
@@ -14,8 +14,8 @@ import operator
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import torch
-from transformers.models.deepseek_v3 import modeling_deepseek_v3 as deepseek
 
 from pax.huggingface import model_folder, stacked_variables
 from praxis import base_layer
@@ -24,12 +24,12 @@ from tests.compare import huggingface_references as references
 from tests.pax.huggingface import loaded_models, reference_models
 
 
-def _model():
+def _model(name):
   """Returns a model, whose layers end with the module."""
-  model = references.make_model('deepseek_v3', num_nextn_predict_layers=1)
+  model = references.make_model(name, num_nextn_predict_layers=1)
   dims, index = model.config.hidden_size, model.config.num_hidden_layers
-  module = deepseek.DeepseekV3DecoderLayer(model.config, index)
-  norm = lambda: deepseek.DeepseekV3RMSNorm(dims, model.config.rms_norm_eps)
+  module = type(model.model.layers[-1])(model.config, index)
+  norm = lambda: type(model.model.norm)(dims, model.config.rms_norm_eps)
   module.enorm, module.hnorm = norm(), norm()
   module.eh_proj = torch.nn.Linear(2 * dims, dims, bias=False)
   module.shared_head = torch.nn.ModuleDict({'norm': norm()})
@@ -73,8 +73,9 @@ def _batch(ids):
   )
 
 
-def test_loss_and_gradients_are_the_same(tmp_path):
-  model = _model()
+@pytest.mark.parametrize('name', ['deepseek_v3', 'glm4_moe'])
+def test_loss_and_gradients_are_the_same(name, tmp_path):
+  model = _model(name)
   model.save_pretrained(tmp_path)
   config = json.loads((tmp_path / 'config.json').read_text())
   assert config['num_nextn_predict_layers'] == 1

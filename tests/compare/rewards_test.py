@@ -21,6 +21,7 @@ pytestmark = pytest.mark.filterwarnings('ignore')
 BETA = 0.2
 CLIP_LOW, CLIP_HIGH = 0.01, 0.02
 NUM_SAMPLES = 4
+MAX_PROMPT_LEN, MAX_RESPONSE_LEN = 32, 8
 
 
 def letters(examples, responses):
@@ -30,7 +31,14 @@ def letters(examples, responses):
 
 
 def policy_loss(
-  policy, reference, batch, *, loss_mean, old=None, level='token'
+  policy,
+  reference,
+  batch,
+  *,
+  loss_mean,
+  old=None,
+  level='token',
+  temperature=1.0,
 ):
   """Returns the loss of the papers of a batch of samples.
 
@@ -41,6 +49,7 @@ def policy_loss(
     loss_mean: `GRPO_LOSS_MEAN`.
     old: The model that has sampled; None is the policy.
     level: `GRPO_RATIO_LEVEL`.
+    temperature: That of the samples.
   """
   arrays = {k: torch.tensor(np.asarray(v)) for k, v in batch.items()}
   weights = arrays['weights']
@@ -48,7 +57,7 @@ def policy_loss(
   def log_probs(network):
     mask = 1 - arrays['paddings'].long()
     logits = network(arrays['ids'].long(), attention_mask=mask).logits
-    table = torch.log_softmax(logits, dim=-1)
+    table = torch.log_softmax(logits / temperature, dim=-1)
     labels = arrays['labels'].long().unsqueeze(-1)
     return table.gather(-1, labels).squeeze(-1) * weights
 
@@ -64,6 +73,8 @@ def policy_loss(
   losses = -(gain - BETA * kl)
   if loss_mean == 'tokens':
     return (losses * weights).sum() / weights.sum()
+  if loss_mean == 'max_length':
+    return (losses * weights).sum() / (len(weights) * MAX_RESPONSE_LEN)
   return ((losses * weights).sum(1) / weights.sum(1)).mean()
 
 
@@ -112,8 +123,8 @@ def train(folder, job, *words):
     '--set=HELD_OUT_PERCENT=0',
     '--set=EVAL_ON_TEST=False',
     '--set=BATCH_SIZE=8',
-    '--set=MAX_SEQ_LEN=40',
-    '--set=MAX_PROMPT_LEN=32',
+    f'--set=MAX_SEQ_LEN={MAX_PROMPT_LEN + MAX_RESPONSE_LEN}',
+    f'--set=MAX_PROMPT_LEN={MAX_PROMPT_LEN}',
     '--set=WARMUP_STEPS=0',
     '--set=LEARNING_RATE=0.003',
     '--set=task.train.summary_interval_steps=1',
@@ -148,34 +159,52 @@ def check_step(record, policy, loss):
   )
 
 
-@pytest.mark.parametrize('loss_mean', ['tokens', 'samples'])
-def test_the_second_step_is_that_of_torch(tmp_path, folder, batches, loss_mean):
+@pytest.mark.parametrize(
+  ('loss_mean', 'temperature'),
+  [('tokens', 1.0), ('samples', 1.0), ('max_length', 1.0), ('tokens', 0.6)],
+)
+def test_the_second_step_is_that_of_torch(
+  tmp_path, folder, batches, loss_mean, temperature
+):
   job = tmp_path / 'job'
   records = train(
     folder,
     job,
     f'GRPO_LOSS_MEAN={loss_mean}',
+    f'ROLLOUT_TEMPERATURE={temperature}',
     'NUM_TRAIN_STEPS=2',
     'CHECKPOINT_EVERY_N_STEPS=1',
   )
   # The first update has changed the policy.
   assert records[1]['Metrics/kl'] > 0.001
   policy = exported(job, 1)
-  loss = policy_loss(policy, read(folder), batches[1], loss_mean=loss_mean)
+  loss = policy_loss(
+    policy,
+    read(folder),
+    batches[1],
+    loss_mean=loss_mean,
+    temperature=temperature,
+  )
   check_step(records[1], policy, loss)
 
 
-@pytest.mark.parametrize('level', ['token', 'sequence'])
+@pytest.mark.parametrize(
+  ('level', 'temperature'),
+  [('token', 1.0), ('sequence', 1.0), ('token', 1.5)],
+)
 def test_the_second_update_of_a_rollout_is_that_of_torch(
-  tmp_path, folder, batches, level
+  tmp_path, folder, batches, level, temperature
 ):
   first_job = tmp_path / 'first'
-  train(folder, first_job, 'NUM_TRAIN_STEPS=1', 'CHECKPOINT_EVERY_N_STEPS=1')
+  setting = f'ROLLOUT_TEMPERATURE={temperature}'
+  steps = ['NUM_TRAIN_STEPS=1', 'CHECKPOINT_EVERY_N_STEPS=1']
+  train(folder, first_job, setting, *steps)
   policy = exported(first_job, 1)
   batches.clear()
   records = train(
     folder,
     tmp_path / 'job',
+    setting,
     f'GRPO_RATIO_LEVEL={level}',
     'ROLLOUT_EPOCHS=2',
     'NUM_TRAIN_STEPS=2',
@@ -186,6 +215,12 @@ def test_the_second_update_of_a_rollout_is_that_of_torch(
   assert 0.1 < records[1]['Metrics/clipped_fraction'] < 0.9
   start = read(folder)
   loss = policy_loss(
-    policy, start, batches[0], loss_mean='tokens', old=start, level=level
+    policy,
+    start,
+    batches[0],
+    loss_mean='tokens',
+    old=start,
+    level=level,
+    temperature=temperature,
   )
   check_step(records[1], policy, loss)

@@ -56,7 +56,6 @@ embedding_softmax.projection.LogitsProjection
 embedding_softmax.rotary_scaling.RotaryScaling
 flax_adapter.FlaxModuleAdapterBase
 low_rank_adaptation.AdaptedWeights
-low_rank_adaptation.HeadsAdaptation
 low_rank_adaptation.LowRankAdaptation
 low_rank_adaptation.LowRankUpdates
 ngrammer.per_head_norm.NgramCombiner

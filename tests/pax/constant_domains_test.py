@@ -26,6 +26,9 @@ class Base:
   GRPO_RATIO_LEVEL = 'token'
   GRPO_BETA = 0.0
   GRPO_CLIP_LOW = 0.2
+  ROLLOUT_TEMPERATURE = 1.0
+  ROLLOUT_TOP_K = 0
+  ROLLOUT_TOP_P = 1.0
 
 
 @pytest.mark.parametrize(
@@ -45,6 +48,11 @@ class Base:
     ('GRPO_RATIO_LEVEL', 'tokens'),
     ('GRPO_BETA', -0.1),
     ('GRPO_CLIP_LOW', 1.2),
+    ('ROLLOUT_TEMPERATURE', 0),
+    ('ROLLOUT_TOP_K', -1),
+    ('ROLLOUT_TOP_K', 0.5),
+    ('ROLLOUT_TOP_P', 0.0),
+    ('ROLLOUT_TOP_P', 1.1),
   ],
 )
 def test_invalid(name, value):
@@ -61,6 +69,7 @@ def test_invalid(name, value):
     {'ICI_MESH_SHAPE': None, 'LEARNING_RATE': -1.0},
     {'MAX_STEPS': 'none'},
     {'GRPO_LOSS_MEAN': 'samples', 'GRPO_RATIO_LEVEL': 'sequence'},
+    {'GRPO_LOSS_MEAN': 'max_length', 'ROLLOUT_TOP_K': 20, 'ROLLOUT_TOP_P': 1},
     {'BATCH_SIZE': property(lambda self: 1 // 0)},
   ],
 )
@@ -79,6 +88,7 @@ def test_domains_of_rewards_are_those_of_the_model():
     ('GRPO_BETA', 'beta'),
     ('GRPO_CLIP_LOW', 'clip_ratio_low'),
     ('GRPO_CLIP_HIGH', 'clip_ratio_high'),
+    ('ROLLOUT_TEMPERATURE', 'temperature'),
   ):
     assert constant_domains.DOMAINS[name].text == fields[field].text
 

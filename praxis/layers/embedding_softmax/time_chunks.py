@@ -22,7 +22,9 @@ def map_chunks(
 ) -> Any:
   """Returns `fn(layer, *arrays)`, computed in chunks of time steps.
 
-  The backward pass computes each chunk again.
+  The backward pass computes each chunk again. There are no chunks while the
+  layer is initialized, as children cannot create variables within a scan, and
+  none of fewer time steps than one has.
 
   Args:
     fn: returns arrays [B, T, ...]; it reads the weights of the layer, and
@@ -31,6 +33,9 @@ def map_chunks(
     arrays: of shape [B, T, ...], or None.
     chunk_size: number of time steps in a chunk.
   """
+  length = jax.tree.leaves(arrays)[0].shape[1]
+  if layer.is_initializing() or length < chunk_size:
+    return fn(layer, *arrays)
 
   def step(layer: Any, carry: Any, chunk: Any) -> tuple[Any, Any]:
     return carry, fn(layer, *chunk)
@@ -39,7 +44,6 @@ def map_chunks(
     nn.remat(step, prevent_cse=False),
     variable_broadcast=[base_layer.PARAMS, base_layer.NON_TRAINABLE],
   )
-  length = jax.tree.leaves(arrays)[0].shape[1]
   _, results = scan(
     layer, (), jax.tree.map(lambda x: _split_time(x, chunk_size), arrays)
   )

@@ -71,13 +71,7 @@ class LanguageModelDistillation(language_model.LanguageModel):
     )
     if not self.lm_tpl.record_activations_in_xent_output:
       del predictions.activations
-    # Children cannot create variables within a scan.
-    if self.is_initializing() or input_batch.ids.shape[1] <= self.chunk_size:
-      comparison = _compare(self, *arrays)
-    else:
-      comparison = time_chunks.map_chunks(
-        _compare, self, arrays, self.chunk_size
-      )
+    comparison = time_chunks.map_chunks(_compare, self, arrays, self.chunk_size)
     return NestedMap(**predictions, **comparison)
 
   def compute_loss(

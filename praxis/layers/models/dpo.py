@@ -85,11 +85,9 @@ class LanguageModelDPO(base_model.BaseModel):
     return compute_dpo_loss_helper(self, predictions, weights)
 
   def _reference_outputs(self, arguments: dict[str, Any]) -> NestedMap:
-    if self.ref_mdl is None:
-      with frozen.low_rank_reference():
-        return self.mdl(**arguments)
-    with frozen.context():
-      return self.ref_mdl(**arguments)
+    network = self.mdl if self.ref_mdl is None else self.ref_mdl
+    with frozen.context(applies_reference=self.ref_mdl is None):
+      return network(**arguments)
 
   def _causal_mask(self, half: dpo_examples.DPOExampleHalf) -> Array | None:
     if self.model_type == LanguageModelType.PREFIX:

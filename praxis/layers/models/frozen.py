@@ -12,21 +12,22 @@ from praxis.layers import low_rank_adaptation
 
 
 @contextlib.contextmanager
-def low_rank_reference() -> Iterator[None]:
-  """Context in which a network is the reference of its low-rank updates.
-
-  It is applied as in evaluation; see `context`.
-  """
-  with context(), low_rank_adaptation.reference():
-    yield
-
-
-def context() -> base_layer.JaxContext:
-  """Returns a context to enter, in which networks are applied as in evaluation.
+def context(*, applies_reference: bool = False) -> Iterator[None]:
+  """Context in which networks are applied as in evaluation.
 
   They have no dropout, and leave variables that training updates unchanged.
+
+  Args:
+    applies_reference: whether the low-rank updates of a network are those of
+      its reference.
   """
   hparams = base_layer.cur_jax_context().hparams
-  return base_layer.JaxContext.new_context(
-    hparams=dataclasses.replace(hparams, do_eval=True)
-  )
+  with contextlib.ExitStack() as stack:
+    stack.enter_context(
+      base_layer.JaxContext.new_context(
+        hparams=dataclasses.replace(hparams, do_eval=True)
+      )
+    )
+    if applies_reference:
+      stack.enter_context(low_rank_adaptation.reference())
+    yield

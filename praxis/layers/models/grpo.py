@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import enum
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from praxis import base_model, value_domains
+from praxis import base_layer, base_model, pax_fiddle, value_domains
+from praxis.layers.embedding_softmax import time_chunks, xent
 from praxis.layers.models import (
   decode_output,
   frozen,
@@ -19,6 +20,8 @@ from praxis.layers.models import (
   xent_metrics,
 )
 from praxis.nested_map import NestedMap
+
+LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 
 
 @enum.unique
@@ -29,6 +32,9 @@ class PolicyLossMean(enum.StrEnum):
   TOKENS = 'tokens'
   # The mean over samples of the means over their tokens (arXiv:2402.03300).
   SAMPLES = 'samples'
+  # The mean over samples of the sums over their tokens, divided by the largest
+  # number of tokens of a response (Dr. GRPO, arXiv:2503.20783).
+  MAX_LENGTH = 'max_length'
 
 
 @enum.unique
@@ -61,6 +67,9 @@ class LanguageModelGRPO(language_model.LanguageModel):
   the ratio of the probabilities of the new and the old policy is clipped.
   Without them, samples are those of the policy of the step and the ratio is 1.
 
+  In training the log-probabilities of the policy and of the reference are those
+  of logits over the temperature of the samples.
+
   References:
     https://arxiv.org/abs/2402.03300
   """
@@ -78,36 +87,61 @@ class LanguageModelGRPO(language_model.LanguageModel):
   loss_mean: PolicyLossMean | str = value_domains.field(
     PolicyLossMean.TOKENS, value_domains.OneOf(tuple(PolicyLossMean))
   )
+  # The largest number of tokens of a response, for the loss_mean 'max_length'.
+  max_response_len: int | None = value_domains.field(None, ge=1)
   # What is clipped to [1 - clip_ratio_low, 1 + clip_ratio_high].
   ratio_level: RatioLevel | str = value_domains.field(
     RatioLevel.TOKEN, value_domains.OneOf(tuple(RatioLevel))
   )
   clip_ratio_low: float = value_domains.field(0.2, ge=0.0, le=1.0)
   clip_ratio_high: float = value_domains.field(0.2, ge=0.0)
+  # That at which the policy has sampled.
+  temperature: float = value_domains.field(1.0, gt=0.0)
+  # Time steps per chunk of log-probabilities at another temperature than 1,
+  # whose logits are in memory.
+  chunk_size: int = value_domains.field(128, ge=1)
 
   def setup(self) -> None:
     super().setup()
     PolicyLossMean(self.loss_mean)
     RatioLevel(self.ratio_level)
+    is_by_length = self.loss_mean == PolicyLossMean.MAX_LENGTH
+    if is_by_length and not self.max_response_len:
+      raise ValueError(
+        "loss_mean='max_length' needs max_response_len, got"
+        f' {self.max_response_len}; set it to the largest number of tokens of a'
+        ' response'
+      )
     if self.beta and not self.has_low_rank_reference:
       self.create_child('ref_lm', self._network_tpl())
 
   def compute_predictions(self, input_batch: NestedMap) -> NestedMap:
-    """Returns the outputs of the policy, in training with `ref_log_probs`."""
+    """Returns the outputs of the policy.
+
+    In training they have also the log-probabilities of the labels,
+    `token_log_probs`, and those of the reference, `ref_log_probs`.
+    """
     predictions = super().compute_predictions(input_batch)
-    if self.beta and 'advantages' in input_batch:
-      reference = self._reference_outputs(input_batch)
-      predictions.ref_log_probs = -jax.lax.stop_gradient(
-        reference.per_example_xent
-      )
+    if 'advantages' not in input_batch:
+      return predictions
+    predictions.token_log_probs = self._token_log_probs(
+      self.lm, predictions, input_batch
+    )
+    if self.beta:
+      predictions.ref_log_probs = self._reference_log_probs(input_batch)
     return predictions
 
-  def _reference_outputs(self, input_batch: NestedMap) -> NestedMap:
-    if self.has_low_rank_reference:
-      with frozen.low_rank_reference():
-        return self._apply_network(self.lm, input_batch)
-    with frozen.context():
-      return self._apply_network(self.ref_lm, input_batch)
+  def token_log_probs(self, input_batch: NestedMap) -> Float[Array, 'B T']:
+    """Returns those of the labels by the policy at the temperature, in nats."""
+    predictions = super().compute_predictions(input_batch)
+    return self._token_log_probs(self.lm, predictions, input_batch)
+
+  def _reference_log_probs(self, input_batch: NestedMap) -> Float[Array, 'B T']:
+    network = self.lm if self.has_low_rank_reference else self.ref_lm
+    with frozen.context(applies_reference=self.has_low_rank_reference):
+      outputs = self._apply_network(network, input_batch)
+      log_probs = self._token_log_probs(network, outputs, input_batch)
+    return jax.lax.stop_gradient(log_probs)
 
   def compute_loss(
     self, predictions: NestedMap, input_batch: NestedMap
@@ -124,7 +158,7 @@ class LanguageModelGRPO(language_model.LanguageModel):
     ).astype(jnp.float32)
     # Probabilities of other tokens than the sampled ones may overflow.
     sampled = lambda x: jnp.where(weights > 0, x, 0.0)
-    log_probs = sampled(-predictions.per_example_xent)
+    log_probs = sampled(predictions.token_log_probs)
     old_log_probs = jax.lax.stop_gradient(log_probs)
     if 'old_log_probs' in input_batch:
       old_log_probs = sampled(input_batch.old_log_probs)
@@ -144,7 +178,7 @@ class LanguageModelGRPO(language_model.LanguageModel):
       divergence = kl_estimate(log_probs, sampled(predictions.ref_log_probs))
       losses += self.beta * divergence
       metrics.kl = _weighted_mean(divergence, weights)
-    loss, weight = self._mean(losses, weights)
+    loss, weight = self._mean(losses, weights, input_batch)
     metrics.policy_loss = loss, weight
     metrics.total_loss = loss + predictions.aux_loss, weight
     return metrics, per_example
@@ -176,11 +210,22 @@ class LanguageModelGRPO(language_model.LanguageModel):
     return metrics, pairs, more
 
   def _mean(
-    self, losses: Float[Array, 'B T'], weights: Float[Array, 'B T']
+    self,
+    losses: Float[Array, 'B T'],
+    weights: Float[Array, 'B T'],
+    input_batch: NestedMap,
   ) -> tuple[Float[Array, ''], Float[Array, '']]:
     """Returns the mean loss, and the number of what it is a mean of."""
     if self.loss_mean == PolicyLossMean.TOKENS:
       return _weighted_mean(losses, weights)
+    if self.loss_mean == PolicyLossMean.MAX_LENGTH:
+      max_len = cast(int, self.max_response_len)
+      sample_losses = jnp.sum(losses * weights, axis=1) / max_len
+      # Samples without tokens that count are samples, too.
+      is_sample = jnp.ones_like(sample_losses)
+      if self.apply_eval_sample_weights:
+        is_sample = input_batch.eval_sample_weights.astype(jnp.float32)
+      return _weighted_mean(sample_losses, is_sample)
     num_tokens = jnp.sum(weights, axis=1)
     sample_losses = jnp.sum(losses * weights, axis=1) / jnp.maximum(
       num_tokens, 1.0
@@ -197,6 +242,31 @@ class LanguageModelGRPO(language_model.LanguageModel):
       means /= jnp.maximum(num_tokens, 1.0)
       log_ratios = jnp.broadcast_to(means, log_ratios.shape)
     return jnp.exp(log_ratios)
+
+  def _token_log_probs(
+    self,
+    network: base_layer.BaseLayer,
+    predictions: NestedMap,
+    input_batch: NestedMap,
+  ) -> Float[Array, 'B T']:
+    """Returns those of the labels by a network, from its outputs."""
+    if self.temperature == 1.0:
+      return -predictions.per_example_xent
+
+    def log_probs(softmax: Any, activations: Array, ids: Array, labels: Array):
+      logits = softmax.get_logits(activations, ids).astype(jnp.float32)
+      return -xent.token_losses(logits / self.temperature, labels).xent
+
+    arrays = predictions.activations, input_batch.ids, input_batch.labels
+    return time_chunks.map_chunks(
+      log_probs, network.softmax, arrays, self.chunk_size
+    )
+
+  def _network_tpl(self) -> LayerTpl:
+    network = super()._network_tpl()
+    if self.temperature != 1.0:
+      network.record_activations_in_xent_output = True
+    return network
 
   def _records_logits(self) -> bool:
     return self.return_predictions

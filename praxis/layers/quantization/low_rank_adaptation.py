@@ -10,10 +10,17 @@ from collections.abc import Mapping
 
 from praxis import base_layer
 from praxis.layers import low_rank_adaptation
-from praxis.layers.quantization import attentions, linears
+from praxis.layers.quantization import (
+  attentions,
+  linears,
+  quantized_layer_mixin,
+)
 
 
-class QuantizedAdaptation(low_rank_adaptation.LowRankAdaptation):
+class QuantizedAdaptation(
+  low_rank_adaptation.LowRankAdaptation,
+  quantized_layer_mixin.QuantizedLayerMixin,
+):
   """Adds the product with the update to that with the quantized weight."""
 
   def _float_declaration(self, weight: str) -> base_layer.WeightHParams:
@@ -27,10 +34,13 @@ class AdaptedLinear(QuantizedAdaptation, linears.Linear):
 
 class AdaptedAttentionProjection(
   QuantizedAdaptation,
-  low_rank_adaptation.HeadsAdaptation,
+  low_rank_adaptation.AdaptedAttentionProjection,
   attentions.AttentionProjection,
 ):
   """A quantized projection to or from heads with a low-rank update."""
+
+  def product_weight(self) -> None:
+    """Returns None: the weight is not one array of floats."""
 
 
 class AdaptedCombinedQKVProjectionLayer(

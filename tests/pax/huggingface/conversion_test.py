@@ -44,6 +44,7 @@ from tests.pax.huggingface import convert_command, reference_models
     ('gpt_oss', {'num_files': 2}),
     ('phi3', {'num_files': 2}),
     ('glm4', {'dtype': 'BF16'}),
+    ('glm4_moe', {'num_files': 3}),
     ('gpt2', {}),
     ('t5', {'num_files': 2}),
   ],

@@ -77,6 +77,28 @@ def test_published_files_of_olmo_3_and_glm_4():
   assert whole.rotary_dims == config['head_dim']
 
 
+def test_the_published_file_of_glm_4_5():
+  config = reference_models.load()['glm4_moe']['config']
+  published = {
+    **config,
+    'rope_scaling': None,
+    'rope_theta': 10000.0,
+    'partial_rotary_factor': 0.5,
+  }
+  del published['rope_parameters']
+  model = families.read_model(config)
+  assert families.read_model(published) == model
+  assert model.rotary_dims == config['head_dim'] // 2
+  # Absent settings are those of transformers.
+  names = ('use_qk_norm', 'attention_bias', 'routed_scaling_factor', 'n_group')
+  absent = {k: v for k, v in config.items() if k not in names}
+  model = families.read_model(absent)
+  assert not model.has_head_norms
+  assert not model.has_qkv_bias
+  assert model.experts.routing['gate_scale'] == 1.0
+  assert model.experts.routing['num_expert_groups'] == 1
+
+
 @pytest.mark.parametrize(
   'name, settings, message',
   [

@@ -64,8 +64,8 @@ def test_variables_have_the_values_of_the_tensors(source):
   )
 
 
-def test_deepseek_v3_has_its_published_size():
-  config = huggingface.DeepSeekV3.CONFIG
+def _published_sizes(config):
+  """Returns the number of all weights of a file, and of those in float32."""
   shapes, biases = {}, 0
   for weight in families.read_model(config, has_mtp=True).weights():
     shapes[weight.tensor] = weight.tensor_shape
@@ -75,16 +75,38 @@ def test_deepseek_v3_has_its_published_size():
   shapes |= {
     name: shapes[source] for name, source in copies.items() if 'layers' in name
   }
+  return sum(map(math.prod, shapes.values())), biases
+
+
+def test_models_have_their_published_sizes():
   # The numbers in FP8 and BF16 of the repository; these biases are in F32.
   published = 680_571_043_840 + 3_918_786_560
-  assert sum(map(math.prod, shapes.values())) - biases == published
+  total, biases = _published_sizes(huggingface.DeepSeekV3.CONFIG)
+  assert total - biases == published
+  # Those of all tensors of GLM-4.5-Air and GLM-4.5.
+  air = huggingface.Glm4Moe.CONFIG
+  assert _published_sizes(air)[0] == 110_468_824_832
+  large = {
+    **air,
+    'hidden_size': 5120,
+    'intermediate_size': 12288,
+    'moe_intermediate_size': 1536,
+    'num_hidden_layers': 92,
+    'first_k_dense_replace': 3,
+    'n_routed_experts': 160,
+    'routed_scaling_factor': 2.5,
+    'use_qk_norm': True,
+  }
+  assert _published_sizes(large)[0] == 358_337_791_296
 
 
 @pytest.mark.parametrize('words', [(), ('--repeated_layers',)])
 @pytest.mark.parametrize('mtp', [(), ('--mtp',)])
+@pytest.mark.parametrize('name', ['deepseek_v3', 'glm4_moe'])
 def test_an_export_has_the_bytes_of_the_source(
-  words, mtp, source, tmp_path, capsys
+  name, words, mtp, tmp_path, capsys
 ):
+  source = reference_models.write_mtp_model(tmp_path / 'source', name)
   job, output = tmp_path / 'job', tmp_path / 'output'
   convert_command.run(capsys, 'hf-to-pax', source, job, *words, *mtp)
   # Modules that are not read are taken along as they are.

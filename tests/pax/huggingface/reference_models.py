@@ -186,16 +186,19 @@ def _write_with_settings(
   (folder / 'tokenizer.json').unlink()
 
 
-def write_mtp_model(folder: pathlib.Path) -> pathlib.Path:
-  """Writes a DeepSeek-V3 of bytes, and returns the folder.
+def write_mtp_model(
+  folder: pathlib.Path, name: str = 'deepseek_v3'
+) -> pathlib.Path:
+  """Writes a model of bytes, and returns the folder.
 
   It has four layers, and as layer 4 the module that predicts a second token.
 
   Args:
     folder: Its path.
+    name: A key of the references.
   """
   config = {
-    **load()['deepseek_v3']['config'],
+    **load()[name]['config'],
     'vocab_size': BYTE_VOCAB_SIZE,
     'eos_token_id': tokenizers.ByteTokenizer.eos_id,
     'num_hidden_layers': 4,

@@ -26,6 +26,7 @@ from tests.pax.huggingface import convert_command, reference_models
     ('phi3', 0, 1, 0),
     ('smollm3', 0, 2, 0),
     ('glm4', 0, 1, 0),
+    ('glm4_moe', 1, 1, 8),
     ('granite', 0, 1, 0),
   ],
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -29,8 +30,8 @@ def share_of_low_bytes(examples, responses):
   return [sum(ord(c) < 64 for c in x) / max(len(x), 1) for x in responses]
 
 
-def _task(learning_rate=0.0):
-  model_p = models.LanguageModelGRPO.config(name='lm', beta=0.1)
+def _task(learning_rate=0.0, **fields):
+  model_p = models.LanguageModelGRPO.config(name='lm', beta=0.1, **fields)
   model_p.lm_tpl.set(
     model_dims=16,
     vocab_size=260,
@@ -51,7 +52,7 @@ def _task(learning_rate=0.0):
   return task_p.Instantiate()
 
 
-def _program(tmp_path, task=None, **fields):
+def _program(tmp_path, task=None, options=None, **fields):
   file = tmp_path / 'prompts.jsonl'
   lines = [{'prompt': 'ab'[: i % 2 + 1] + str(i)} for i in range(6)]
   file.write_text('\n'.join(map(json.dumps, lines)))
@@ -75,7 +76,7 @@ def _program(tmp_path, task=None, **fields):
   )
   partitioner.setup(task, _KEYS[0], partitioner.init_spec(spec))
   (tmp_path / 'job').mkdir(exist_ok=True)
-  program = rollouts.RolloutTrainProgram()
+  program = rollouts.RolloutTrainProgram(**options or {})
   program.setup(task, inp, partitioner, tmp_path / 'job', *_KEYS, 0, False)
   return program, partitioner, inp
 
@@ -189,6 +190,87 @@ def test_log_probabilities_are_those_of_sampling(tmp_path):
   )
 
 
+def _logits(state, batch):
+  """Returns those of the policy of a state for the rows of a batch."""
+  plain = models.LanguageModel.config(name='lm', return_predictions=True)
+  plain.lm_tpl = _task().model.lm_tpl
+  params = jax.device_get(state.mdl_vars['params']['lm'])
+  (_, out), _ = plain.Instantiate().apply(
+    {'params': {'lm': params}}, jax.tree.map(jnp.asarray, batch), mutable=True
+  )
+  return np.asarray(out.logits, np.float64)
+
+
+def _sampled(tmp_path, temperature, **options):
+  """Returns a program, its state, a batch of samples, and their logits."""
+  task = _task(temperature=temperature)
+  program, partitioner, _ = _program(tmp_path, task, options)
+  state = partitioner.initialize(jax.random.key(1)).to_eval_state()
+  samples = program._sample(state, program._next_prompts())
+  batch = rollout_batches.train_batch(samples, np.zeros(8, np.float32))
+  return program, state, batch, _logits(state, batch)
+
+
+def _ranks(batch, logits):
+  """Returns how many tokens are more probable than each sampled one."""
+  labels = batch.labels[..., np.newaxis]
+  own = np.take_along_axis(logits, labels, axis=-1)
+  return np.sum(logits > own, axis=-1)[batch.weights > 0]
+
+
+@pytest.mark.parametrize(
+  ('temperature', 'options'),
+  [(1e-6, {}), (1.0, {'top_k': 1}), (1.0, {'top_p': 1e-6})],
+)
+def test_samples_are_greedy(tmp_path, temperature, options):
+  _, _, batch, logits = _sampled(tmp_path, temperature, **options)
+  assert not _ranks(batch, logits).any()
+
+
+@pytest.mark.parametrize('temperature', [1.0, 0.05])
+def test_samples_are_those_of_the_top_k(tmp_path, temperature):
+  program, state, batch, logits = _sampled(tmp_path, temperature, top_k=3)
+  ranks = _ranks(batch, logits)
+  assert set(ranks) == {0, 1, 2}
+  # Log-probabilities are those among all tokens.
+  logits /= temperature
+  log_z = np.log(np.exp(logits).sum(-1, keepdims=True))
+  labels = batch.labels[..., np.newaxis]
+  expected = np.take_along_axis(logits - log_z, labels, axis=-1)[..., 0]
+  is_sampled = batch.weights > 0
+  np.testing.assert_allclose(
+    program._log_probs(state, batch)[is_sampled],
+    expected[is_sampled],
+    rtol=1e-4,
+  )
+
+
+def test_nothing_is_learned_from_truncated_samples(tmp_path, monkeypatch):
+  task = _task()
+  task.model.decoder_tpl.eos_id = list(range(40))
+  program, partitioner, _ = _program(tmp_path, task, {'masks_truncated': True})
+  batches = _recorded_batches(program, partitioner, monkeypatch)
+  output = program.run(partitioner.initialize(jax.random.key(1)), 0)
+  [batch] = batches
+  ends = np.max(np.arange(1, _SEQ_LEN + 1) * (batch.paddings == 0), axis=1)
+  last = batch.ids[np.arange(8), ends - 1]
+  is_truncated = last >= 40
+  assert 0 < is_truncated.sum() < 8
+  assert not batch.weights[is_truncated].any()
+  assert np.all(batch.weights[~is_truncated].sum(axis=1) > 0)
+  scalars = output.weighted_scalars
+  np.testing.assert_allclose(
+    scalars['truncated'][0], is_truncated.mean(), rtol=1e-6
+  )
+  # Their rewards count in the mean of the prompt.
+  np.testing.assert_allclose(
+    batch.advantages.reshape(2, 4).sum(axis=1), 0, atol=1e-5
+  )
+  assert batch.advantages[is_truncated].any()
+  num_tokens = float(scalars['num_predictions'][0]) * len(partitioner.devices)
+  assert num_tokens == batch.weights.sum()
+
+
 def _recorded_batches(program, partitioner, monkeypatch):
   """Returns a list to which the batches of updates will be added."""
   batches = []
@@ -203,8 +285,11 @@ def _recorded_batches(program, partitioner, monkeypatch):
   return batches
 
 
-def test_a_rollout_is_learned_in_several_updates(tmp_path, monkeypatch):
-  task = _task(learning_rate=0.1)
+@pytest.mark.parametrize('temperature', [1.0, 0.7])
+def test_a_rollout_is_learned_in_several_updates(
+  tmp_path, monkeypatch, temperature
+):
+  task = _task(learning_rate=0.1, temperature=temperature)
   program, partitioner, inp = _program(
     tmp_path, task, rollout_batches=2, rollout_epochs=2
   )

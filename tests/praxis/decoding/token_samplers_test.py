@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -135,6 +137,25 @@ def test_global_normalize_takes_shares_of_the_sum_of_logits():
   )
   out = sampler(_Keys(key), logits, 1.0, NestedMap())
   np.testing.assert_array_equal(out.new_ids, [0])
+
+
+def test_filters_at_the_temperature():
+  # At temperature 0.5 a probability is that of its square: 0.0025, 0.16, 0.09,
+  # 0.0025 and 0.04 of 0.295. The first two are 85 % of it, but 70 % at 1.
+  squares = _normal(_PROBS**2)
+  two = _normal(np.where(_PROBS > 0.2, _PROBS**2, 0))
+  three = _normal(np.where(_PROBS > 0.1, _PROBS**2, 0))
+  half = functools.partial(_frequencies, 0.5)
+  for top_k in (0, 5):
+    _check(half(top_k=top_k, filters_at_temperature=True), squares)
+    fields = {'top_k': top_k, 'top_p': 0.8}
+    _check(half(filters_at_temperature=True, **fields), two)
+    _check(half(**fields), three)
+  fields = {'filters_at_temperature': True}
+  _check(half(top_k=3, **fields), three)
+  _check(_frequencies(jnp.full((2, 1), 0.5), top_k=3, **fields), three)
+  for temperature in (0.0, None, 1e-4):
+    _check(_frequencies(temperature, top_k=0, **fields), np.eye(5)[1])
 
 
 def test_sorted_logits_keep_the_token_after_a_total_of_p():

@@ -64,6 +64,11 @@ class HuggingFaceLm(huggingface_model.FineTuning, quickstart.PythonSource):
   # Number of batches that are sampled at once, and of the updates by each.
   ROLLOUT_BATCHES = 1
   ROLLOUT_EPOCHS = 1
+  # Temperature of the samples; the number of the most probable tokens to sample
+  # from, 0: all, and the total probability of those of them to sample from.
+  ROLLOUT_TEMPERATURE = 1.0
+  ROLLOUT_TOP_K = 0
+  ROLLOUT_TOP_P = 1.0
   # Limits of the ratio of the new probability of a sample to the old one, 1 -
   # low and 1 + high, and whether it is that of a 'token' or of the 'sequence'
   # (GSPO, arXiv:2507.18071).
@@ -71,11 +76,14 @@ class HuggingFaceLm(huggingface_model.FineTuning, quickstart.PythonSource):
   GRPO_CLIP_HIGH = 0.2
   GRPO_RATIO_LEVEL = 'token'
   # Weight of the KL divergence from the model at the start; 0: none. What the
-  # loss is a mean of, 'tokens' or 'samples'. Whether a reward is measured in
-  # standard deviations of those of its prompt.
+  # loss is a mean of, 'tokens' or 'samples', or 'max_length': of the sums of
+  # samples over the length of the longest possible one. Whether a reward is
+  # measured in standard deviations of those of its prompt, and whether nothing
+  # is learned from samples without eos.
   GRPO_BETA = 0.0
   GRPO_LOSS_MEAN = 'tokens'
   GRPO_NORMALIZES_DEVIATION = True
+  GRPO_MASKS_TRUNCATED = False
   # Folder of a teacher with the same vocabulary: the model learns texts and
   # responses from its distributions, too (arXiv:1503.02531). Weight of these
   # in the loss, from 0 to 1, and the temperature at which they are compared.
@@ -134,6 +142,18 @@ class HuggingFaceLm(huggingface_model.FineTuning, quickstart.PythonSource):
       raise ValueError(
         'OBJECTIVE=rewards needs REWARDS, got none; set REWARDS=module:function'
       )
+    if self.GRPO_MASKS_TRUNCATED and min(self.eos_ids()) < 0:
+      raise ValueError(
+        'GRPO_MASKS_TRUNCATED=True learns from responses that end, which needs'
+        ' eos_token_id in config.json, got none; add it, or set'
+        ' GRPO_MASKS_TRUNCATED=False'
+      )
+    if self.MAX_PROMPT_LEN >= self.MAX_SEQ_LEN:
+      raise ValueError(
+        'MAX_PROMPT_LEN must be less than MAX_SEQ_LEN, which leaves room for a'
+        f' response, got {self.MAX_PROMPT_LEN} and {self.MAX_SEQ_LEN}; change'
+        ' one of them'
+      )
     num_updates = self.ROLLOUT_BATCHES * self.ROLLOUT_EPOCHS
     for name in _ROLLOUT_INTERVALS:
       if (value := getattr(self, name)) % num_updates:
@@ -166,7 +186,14 @@ class HuggingFaceLm(huggingface_model.FineTuning, quickstart.PythonSource):
     if self.OBJECTIVE != 'rewards':
       return super().train_programs()
     make_program = base_experiment.program_class('rollouts.RolloutTrainProgram')
-    return [make_program(normalizes_deviation=self.GRPO_NORMALIZES_DEVIATION)]
+    return [
+      make_program(
+        normalizes_deviation=self.GRPO_NORMALIZES_DEVIATION,
+        masks_truncated=self.GRPO_MASKS_TRUNCATED,
+        top_k=self.ROLLOUT_TOP_K,
+        top_p=self.ROLLOUT_TOP_P,
+      )
+    ]
 
   def datasets(self) -> list[Config[base_input.BaseInput]]:
     inputs = super().datasets()
@@ -285,6 +312,8 @@ class HuggingFaceLm(huggingface_model.FineTuning, quickstart.PythonSource):
         ratio_level=self.GRPO_RATIO_LEVEL,
         clip_ratio_low=self.GRPO_CLIP_LOW,
         clip_ratio_high=self.GRPO_CLIP_HIGH,
+        temperature=self.ROLLOUT_TEMPERATURE,
+        max_response_len=self.MAX_SEQ_LEN - self.MAX_PROMPT_LEN,
       )
       task_p.train.decode_interval_steps = self.EVAL_INTERVAL_STEPS
     if self._has_reference() and not self.LORA_RANK:

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from pax import experiment_registry
 from pax.huggingface import families
-from pax.tasks.lm.params import fine_tuning, sequence_fine_tuning
-from praxis import pax_fiddle
-from praxis.layers.transformer_models import stack_configs
+from pax.tasks.lm.params import (
+  choice_bias,
+  fine_tuning,
+  sequence_fine_tuning,
+)
 
 
 @experiment_registry.register
@@ -213,13 +215,9 @@ class DeepSeekV2(fine_tuning.HuggingFaceLm):
 
 
 @experiment_registry.register
-class DeepSeekV3(fine_tuning.HuggingFaceLm):
+class DeepSeekV3(choice_bias.ChoiceBiasLm):
   """DeepSeek-V3, 671B with 37B for a token."""
 
-  USE_REPEATED_LAYER = True
-  # A training step adds it to the biases of experts with fewer tokens than the
-  # mean, and subtracts it from others.
-  CHOICE_BIAS_UPDATE_RATE = 0.001
   CONFIG = {
     'model_type': 'deepseek_v3',
     'vocab_size': 129280,
@@ -257,12 +255,6 @@ class DeepSeekV3(fine_tuning.HuggingFaceLm):
     'bos_token_id': 0,
     'eos_token_id': 1,
   }
-
-  def _set_layers(self, model_p: pax_fiddle.Config) -> None:
-    stack_p = model_p.lm_tpl.stacked_transformer_tpl
-    for stacked_p in stack_configs.stacked_transformers(stack_p):
-      rate = self.CHOICE_BIAS_UPDATE_RATE
-      stacked_p.moe_layer_tpl.choice_bias_update_rate = rate
 
 
 @experiment_registry.register
@@ -476,6 +468,38 @@ class Glm4(fine_tuning.HuggingFaceLm):
     'attention_bias': True,
     'rms_norm_eps': 1e-5,
     'rope_theta': 10000.0,
+    'partial_rotary_factor': 0.5,
+    'eos_token_id': 151329,
+  }
+
+
+@experiment_registry.register
+class Glm4Moe(choice_bias.ChoiceBiasLm):
+  """GLM-4.5-Air, 106B with 12B for a token."""
+
+  CONFIG = {
+    'model_type': 'glm4_moe',
+    'vocab_size': 151552,
+    'hidden_size': 4096,
+    'intermediate_size': 10944,
+    'moe_intermediate_size': 1408,
+    'num_hidden_layers': 46,
+    'num_nextn_predict_layers': 1,
+    'first_k_dense_replace': 1,
+    'num_attention_heads': 96,
+    'num_key_value_heads': 8,
+    'head_dim': 128,
+    'attention_bias': True,
+    'use_qk_norm': False,
+    'n_routed_experts': 128,
+    'num_experts_per_tok': 8,
+    'n_shared_experts': 1,
+    'n_group': 1,
+    'topk_group': 1,
+    'norm_topk_prob': True,
+    'routed_scaling_factor': 1.0,
+    'rms_norm_eps': 1e-5,
+    'rope_theta': 1000000.0,
     'partial_rotary_factor': 0.5,
     'eos_token_id': 151329,
   }

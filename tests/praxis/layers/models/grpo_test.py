@@ -59,12 +59,12 @@ def _apply(model, variables, batch, *, do_eval=False):
   return metrics
 
 
-def _log_probs(model, variables, network='lm'):
+def _log_probs(model, variables, network='lm', temperature=1.0):
   """Returns those of the labels by the logits of a network, [B, T]."""
   params = variables['params'][network]
   plain = _model(models.LanguageModel, return_predictions=True)
   (_, out), _ = plain.apply({'params': {'lm': params}}, _batch(), mutable=True)
-  logits = np.asarray(out.logits, np.float64)
+  logits = np.asarray(out.logits, np.float64) / temperature
   log_z = np.log(np.exp(logits).sum(-1, keepdims=True))
   labels = np.asarray(_ids(1))[..., np.newaxis]
   return np.take_along_axis(logits - log_z, labels, axis=-1)[..., 0]
@@ -73,22 +73,34 @@ def _log_probs(model, variables, network='lm'):
 def _mean(values, loss_mean):
   if loss_mean == 'tokens':
     return np.sum(values * _WEIGHTS) / _WEIGHTS.sum()
+  if loss_mean == 'max_length':
+    return np.sum(values * _WEIGHTS) / (_B * 4)
   by_sample = [np.sum(values[i] * _WEIGHTS[i]) / n for i, n in ((0, 2), (1, 3))]
   return np.mean(by_sample)
 
 
+@pytest.mark.parametrize('temperature', [1.0, 0.6])
 @pytest.mark.parametrize('beta', [0.0, 0.3])
-@pytest.mark.parametrize('loss_mean', ['tokens', 'samples'])
-def test_the_loss_is_that_of_the_paper(beta, loss_mean):
-  model = _model(beta=beta, loss_mean=loss_mean)
+@pytest.mark.parametrize('loss_mean', ['tokens', 'samples', 'max_length'])
+def test_the_loss_is_that_of_the_paper(beta, loss_mean, temperature):
+  model = _model(
+    beta=beta,
+    loss_mean=loss_mean,
+    max_response_len=4,
+    temperature=temperature,
+    # The last chunk is shorter.
+    chunk_size=2,
+  )
   variables = random_variables(model, _rewarded_batch())
   metrics = _apply(model, variables, _rewarded_batch())
   # The policy of the samples is that of the step: the ratio is 1.
   losses = np.broadcast_to(-_ADVANTAGES[:, np.newaxis], (_B, _T))
   if beta:
-    ratio = np.exp(
-      _log_probs(model, variables, 'ref_lm') - _log_probs(model, variables)
+    new, reference = (
+      _log_probs(model, variables, name, temperature)
+      for name in ('lm', 'ref_lm')
     )
+    ratio = np.exp(reference - new)
     divergence = ratio - np.log(ratio) - 1
     losses = losses + beta * divergence
     np.testing.assert_allclose(
@@ -96,7 +108,7 @@ def test_the_loss_is_that_of_the_paper(beta, loss_mean):
     )
   loss, weight = metrics.total_loss
   np.testing.assert_allclose(loss, _mean(losses, loss_mean), rtol=1e-4)
-  assert weight == (5 if loss_mean == 'tokens' else 2)
+  assert weight == {'tokens': 5, 'samples': 2, 'max_length': 3}[loss_mean]
 
 
 def _check_gradients(grads, params, factors):
@@ -126,6 +138,54 @@ def test_gradients_are_those_of_weighted_log_probabilities():
 
   params = variables['params']
   _check_gradients(jax.grad(loss)(params), params, _ADVANTAGES[:, np.newaxis])
+
+
+@pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
+def test_the_ratio_is_that_at_the_temperature_of_the_samples(dtype):
+  model = _model(temperature=0.5, chunk_size=2, fprop_dtype=dtype)
+  variables = random_variables(model, _rewarded_batch())
+  batch = _rewarded_batch()
+  plain = _model(
+    models.LanguageModel, return_predictions=True, fprop_dtype=dtype
+  )
+  cast = lambda params: jax.tree.map(lambda x: x.astype(dtype), params)
+
+  def log_probs(params):
+    (_, out), _ = plain.apply({'params': cast(params)}, batch, mutable=True)
+    logits = out.logits.astype(jnp.float32) / 0.5
+    picked = jnp.take_along_axis(logits, batch.labels[..., None], axis=-1)
+    return picked[..., 0] - jax.nn.logsumexp(logits, axis=-1)
+
+  def loss(params):
+    metrics = _apply(model, {'params': cast(params)}, batch)
+    return metrics.total_loss[0], metrics
+
+  def expected_loss(params):
+    ratio = jnp.exp(log_probs(params) - old)
+    limited = jnp.clip(ratio, 0.8, 1.2)
+    values = jnp.asarray(_ADVANTAGES)[:, None]
+    gains = jnp.minimum(values * ratio, values * limited)
+    return -jnp.sum(gains * _WEIGHTS) / _WEIGHTS.sum()
+
+  params = variables['params']
+  old, _ = model.apply(
+    {'params': cast(params)}, batch, method='token_log_probs', mutable=True
+  )
+  tolerance = 1e-5 if dtype == jnp.float32 else 0.02
+  np.testing.assert_allclose(old, log_probs(params), atol=tolerance)
+  batch.old_log_probs = old
+  (_, metrics), grads = jax.value_and_grad(loss, has_aux=True)(params)
+  # The policy of the step is that of the samples.
+  assert metrics.old_policy_kl[0] < 1e-12
+  assert metrics.clipped_fraction[0] == 0
+  expected = jax.grad(expected_loss)(params)
+  largest = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(expected))
+  assert largest > 0.05
+  jax.tree.map(
+    lambda x, y: np.testing.assert_allclose(x, y, atol=tolerance * largest),
+    grads,
+    expected,
+  )
 
 
 def test_the_divergence_pulls_to_the_reference_which_has_no_gradient():
@@ -248,6 +308,25 @@ def test_unknown_values_are_refused(fields):
   model = _model(**fields)
   with pytest.raises(ValueError, match='words'):
     model.init(jax.random.key(0), _rewarded_batch())
+
+
+def test_the_length_of_the_longest_response_is_needed_for_its_mean():
+  model = _model(loss_mean='max_length')
+  with pytest.raises(ValueError, match='max_response_len, got None'):
+    model.init(jax.random.key(0), _rewarded_batch())
+
+
+def test_rows_that_fill_a_batch_are_no_samples():
+  model = _model(
+    loss_mean='max_length', max_response_len=4, apply_eval_sample_weights=True
+  )
+  batch = _rewarded_batch()
+  batch.eval_sample_weights = jnp.asarray([1.0, 0.0, 1.0])
+  variables = random_variables(model, batch)
+  loss, weight = _apply(model, variables, batch).total_loss
+  # Two tokens of the first sample.
+  assert float(loss) == pytest.approx(-1.5 * 2 / 4 / 2)
+  assert weight == 2
 
 
 class _Rewards:

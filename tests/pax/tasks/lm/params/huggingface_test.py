@@ -43,6 +43,7 @@ _FAMILIES = {
   'Phi4': 'phi3',
   'SmolLM3': 'smollm3',
   'Glm4': 'glm4',
+  'Glm4Moe': 'glm4_moe',
   'Granite': 'granite',
   'Gpt2': 'gpt2',
   'T5': 't5',
@@ -84,6 +85,7 @@ def test_experiments_have_published_sizes(name):
     'Phi4': 14659,
     'SmolLM3': 3075,
     'Glm4': 9400,
+    'Glm4Moe': 106852,
     'Granite': 2533,
     'Gpt2': 124,
     'T5': 60,
@@ -461,6 +463,13 @@ def test_span_corruption_needs_ids_for_sentinels(tmp_path, capfd):
         *('ROLLOUT_EPOCHS=3', 'NUM_TRAIN_STEPS=10'),
       ],
       'NUM_TRAIN_STEPS must be a multiple of 3',
+    ),
+    (
+      [
+        *('OBJECTIVE=rewards', 'TRAIN_FILES=a.jsonl', 'REWARDS=a:b'),
+        *('MAX_SEQ_LEN=64', 'MAX_PROMPT_LEN=64'),
+      ],
+      'room for a response, got 64 and 64',
     ),
     (
       ['OBJECTIVE=preferences', 'TRAIN_FILES=a.jsonl', 'MTP_LOSS_WEIGHT=0.3'],
