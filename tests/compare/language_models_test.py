@@ -76,7 +76,16 @@ def test_mxfp4_has_the_values_of_transformers(tmp_path):
 @pytest.mark.parametrize(
   # gpt-oss has sinks, biases of experts, and tensors of two variables.
   'name',
-  ['gpt_oss', 'olmo2', 'olmo3', 'phi3', 'smollm3', 'glm4', 'granite'],
+  [
+    'gpt_oss',
+    'olmo2',
+    'olmo3',
+    'phi3',
+    'qwen3_next',
+    'smollm3',
+    'glm4',
+    'granite',
+  ],
 )
 def test_losses_and_gradients_are_the_same(name, tmp_path):
   model = references.make_model(name)
@@ -95,7 +104,7 @@ def test_losses_and_gradients_are_the_same(name, tmp_path):
 
   got_loss, got = jax.value_and_grad(loss)(ours.variables)
   np.testing.assert_allclose(got_loss, want_loss.item(), rtol=1e-5)
-  gradients = {name: x.grad.numpy() for name, x in model.named_parameters()}
+  gradients = _gradients_of_tensors(model, folder.entries)
   for variable in stacked_variables.of_layouts(folder.layouts, None):
     found = functools.reduce(operator.getitem, variable.path.split('/'), got)
     want = variable.from_tensors(gradients.__getitem__)
@@ -105,15 +114,37 @@ def test_losses_and_gradients_are_the_same(name, tmp_path):
     )
 
 
-@pytest.mark.parametrize('name', ['mixtral', 'qwen3_moe', 'gpt_oss'])
+def _gradients_of_tensors(model, names):
+  """The gradients by tensors of files, which may have one for each expert."""
+  gradients = {name: x.grad.numpy() for name, x in model.named_parameters()}
+  for name in [x for x in gradients if '.experts.' in x and x not in names]:
+    mixture, projection = name.rsplit('.', 1)
+    for i, gradient in enumerate(gradients.pop(name)):
+      if projection == 'down_proj':
+        parts = {projection: gradient}
+      else:
+        gate, up = np.split(gradient, 2)
+        parts = {'gate_proj': gate, 'up_proj': up}
+      for part, value in parts.items():
+        gradients[f'{mixture}.{i}.{part}.weight'] = value
+  return gradients
+
+
+@pytest.mark.parametrize(
+  'name', ['mixtral', 'qwen3_moe', 'qwen3_next', 'gpt_oss']
+)
 def test_load_balance_losses_are_the_same(name, tmp_path):
   # That of transformers has means over layers before it multiplies them.
+  settings = {
+    'qwen3_moe': {'mlp_only_layers': []},
+    'qwen3_next': {'layer_types': ['full_attention']},
+  }
   model = references.make_model(
     name,
     num_hidden_layers=1,
     router_aux_loss_coef=0.25,
     output_router_logits=True,
-    **({'mlp_only_layers': []} if name == 'qwen3_moe' else {}),
+    **settings.get(name, {}),
   )
   model.save_pretrained(tmp_path)
   ours = loaded_models.LoadedModel(model_folder.ModelFolder.open(tmp_path))

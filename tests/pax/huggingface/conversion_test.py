@@ -40,6 +40,7 @@ from tests.pax.huggingface import convert_command, reference_models
     ('qwen3_moe', {'num_files': 4}),
     ('deepseek_v3', {'num_files': 4}),
     ('gpt_oss', {'num_files': 2}),
+    ('qwen3_next', {'dtype': 'BF16'}),
     ('phi3', {'num_files': 2}),
     ('glm4', {'dtype': 'BF16'}),
     ('gpt2', {}),

@@ -107,6 +107,22 @@ def test_published_files_of_olmo_3_and_glm_4():
       'no_rope_layer_interval .* at least 1, got 0',
     ),
     ('granite', {'logits_scaling': 0}, 'logits_scaling .* positive number'),
+    ('qwen3_next', {'hidden_act': 'gelu'}, "must be 'silu', got 'gelu'; the"),
+    (
+      'qwen3_next',
+      {'layer_types': ['full_attention']},
+      'layer_types .* each of 4 layers, got .*; use',
+    ),
+    (
+      'qwen3_next',
+      {'layer_types': ['sliding_attention'] * 4},
+      r"one of \['linear_attention', 'full_attention'\]",
+    ),
+    (
+      'qwen3_next',
+      {'linear_num_value_heads': 3},
+      'must be a multiple of linear_num_key_heads=2, got 3; use',
+    ),
     ('olmo3', {'layer_types': ['chunked']}, 'layer_types .* must be'),
     (
       'olmo3',

@@ -21,6 +21,7 @@ from tests.pax.huggingface import convert_command, reference_models
     ('llama3', 0, 1, 0),
     ('mixtral', 0, 1, 4),
     ('deepseek_v3', 1, 1, 8),
+    ('qwen3_next', 0, 4, 6),
     ('gpt_oss', 0, 2, 6),
     ('olmo2', 0, 1, 0),
     ('phi3', 0, 1, 0),
@@ -33,7 +34,8 @@ def test_repeated_layers_are_stacked(
   name, prefix, size, experts, tmp_path, capsys
 ):
   source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
-  reference_models.write_byte_model(source, name, num_layers=4)
+  num_layers = 8 if name == 'qwen3_next' else 4
+  reference_models.write_byte_model(source, name, num_layers=num_layers)
   convert_command.run(capsys, 'hf-to-pax', source, job, '--repeated_layers')
   path = reading.find_checkpoint(job)[1]
   stack = 'mdl_vars.params.lm.transformer'
@@ -48,7 +50,9 @@ def test_repeated_layers_are_stacked(
     *(f'repeat.sub.{i}' for i in range(size)),
   }
   shapes = {k: v for k, v in shapes.items() if k.startswith('repeat')}
-  assert {shape[0] for shape in shapes.values()} == {(4 - prefix) // size}
+  assert {shape[0] for shape in shapes.values()} == {
+    (num_layers - prefix) // size
+  }
   stacks = [shape for leaf, shape in shapes.items() if leaf.endswith('.wo_0')]
   assert [shape[1] for shape in stacks] == [experts] * size * bool(experts)
   convert_command.run(capsys, 'pax-to-hf', job, output)
@@ -91,6 +95,14 @@ def test_blocks_have_the_period_of_layers():
     layer_p.tr_atten_tpl.use_rotary_position_emb
     for layer_p in block_p.transformer_layer_params_tpl
   ] == [True, True, True, False]
+  block_p = _block_of_repeated_layers(
+    'qwen3_next', num_hidden_layers=12, layer_types=None
+  )
+  assert [
+    layer_p.tr_atten_tpl.cls.__name__
+    for layer_p in block_p.transformer_layer_params_tpl
+  ] == ['GatedDeltaNet'] * 3 + ['MultiQueryDotProductAttention']
+  assert block_p.moe_layers == [0, 1, 2, 3]
   qwen = {'num_hidden_layers': 4, 'mlp_only_layers': []}
   block_p = _block_of_repeated_layers('qwen3_moe', **qwen)
   assert block_p.moe_layers == [0]

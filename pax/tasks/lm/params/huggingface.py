@@ -172,6 +172,34 @@ class Qwen3Moe(fine_tuning.HuggingFaceLm):
 
 
 @experiment_registry.register
+class Qwen3Next(fine_tuning.HuggingFaceLm):
+  """Qwen3-Next, 80B with 3B for a token."""
+
+  USE_REPEATED_LAYER = True
+  CONFIG = {
+    'model_type': 'qwen3_next',
+    'vocab_size': 151936,
+    'hidden_size': 2048,
+    'intermediate_size': 5120,
+    'moe_intermediate_size': 512,
+    'shared_expert_intermediate_size': 512,
+    'num_hidden_layers': 48,
+    'num_attention_heads': 16,
+    'num_key_value_heads': 2,
+    'head_dim': 256,
+    'partial_rotary_factor': 0.25,
+    'num_experts': 512,
+    'num_experts_per_tok': 10,
+    'norm_topk_prob': True,
+    'router_aux_loss_coef': 0.001,
+    'rms_norm_eps': 1e-6,
+    'rope_theta': 10000000.0,
+    'bos_token_id': 151643,
+    'eos_token_id': 151645,
+  }
+
+
+@experiment_registry.register
 class DeepSeekV2(fine_tuning.HuggingFaceLm):
   """DeepSeek-V2-Lite, 16B with 2.4B for a token."""
 
