@@ -27,7 +27,7 @@ _EXPERTS = [
     ('Llama3', ['--set=ICI_MESH_SHAPE=[1,4,2]', '--set=BATCH_SIZE=4']),
     ('Mixtral', _EXPERTS),
     ('GptOss', _EXPERTS),
-    # Blocks of three Gated DeltaNets and one attention.
+    # Blocks of a Gated DeltaNet and attention.
     ('Qwen3Next', _EXPERTS),
     ('Qwen3Next', ['--set=ICI_MESH_SHAPE=[1,2,2]', '--set=BATCH_SIZE=4']),
     # Norms of all heads, which the mesh shards.
