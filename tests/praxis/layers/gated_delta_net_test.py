@@ -13,7 +13,9 @@ from praxis import base_layer, pax_fiddle
 from praxis.layers import attentions, gated_delta_net, transformers
 from praxis.layers.attentions import segments
 from praxis.layers.ssm import gated_delta_rule
+from praxis.layers.transformer_models import stack_configs
 from tests.praxis.layers import running
+from tests.praxis.layers.models import decoding
 
 _B, _T, _D = 2, 11, 8
 _KEY_HEADS, _VALUE_HEADS, _H, _V, _KERNEL = 2, 4, 3, 5, 4
@@ -394,6 +396,26 @@ def test_variables_and_their_sharding():
     'dt_bias': ((_VALUE_HEADS,), ('mdl',)),
     'norm/scale': ((_V,), (-1,)),
   }
+
+
+def test_sharding_of_a_model_reaches_it():
+  config = decoding.config('hybrid sharded')
+  batch = decoding.batch()
+  layer = config.set(name='model').Instantiate()
+  params = layer.abstract_init_with_metadata(batch)['params']
+  mixer = params['lm']['transformer']['x_layers_0']['self_attention']
+  assert mixer['query']['w'].tensor_split_dims_mapping == ['data', 'mdl', None]
+  assert mixer['post']['w'].tensor_split_dims_mapping == ['data', 'mdl', None]
+  assert mixer['decay']['w'].tensor_split_dims_mapping == ['data', 'mdl']
+  assert mixer['a_log'].tensor_split_dims_mapping == ['mdl']
+
+
+def test_kernels_of_other_layers_take_segments():
+  stack = decoding.config('hybrid').lm_tpl.stacked_transformer_tpl
+  attention = stack.transformer_layer_params_tpl[1].tr_atten_tpl
+  for implementation, takes_segments in (('splash', True), ('xla', False)):
+    attention.atten_implementation = implementation
+    assert stack_configs.may_use_kernels(stack, 256) == takes_segments
 
 
 @pytest.mark.parametrize(
