@@ -164,8 +164,9 @@ def test_references_are_those_of_transformers(name):
   assert found['tensors'] == want['tensors']
 
 
-def test_gpt2_is_scored_alike_in_a_packed_row(tmp_path):
-  model = references.make_model('gpt2')
+@pytest.mark.parametrize('name', ['gpt2', 'qwen3_next', 'qwen3_next_biases'])
+def test_texts_are_scored_alike_in_a_packed_row(name, tmp_path):
+  model = references.make_model(name)
   model.save_pretrained(tmp_path)
   opened = model_folder.ModelFolder.open(tmp_path)
   ours = loaded_models.LoadedModel(opened, packed_input=True)

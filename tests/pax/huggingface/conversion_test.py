@@ -66,6 +66,23 @@ def test_round_trip_gives_the_same_files(name, options, tmp_path, capsys):
   assert 'tokenizer.json' in found
 
 
+def test_a_module_of_qwen3_next_is_kept(tmp_path, capsys):
+  source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
+  reference = reference_models.load()['qwen3_next']
+  # Published names; the module is not trained.
+  tensors = {
+    **reference['tensors'],
+    'mtp.fc.weight': (32, 64),
+    'mtp.layers.0.self_attn.q_norm.weight': (16,),
+  }
+  reference_models.write(source, reference['config'], tensors)
+  convert_command.run(capsys, 'hf-to-pax', source, job)
+  convert_command.run(capsys, 'pax-to-hf', job, output)
+  assert convert_command.contents(output) == convert_command.contents(source)
+  error = convert_command.fail(capsys, 'hf-to-pax', source, job, '--mtp')
+  assert 'num_nextn_predict_layers in config.json must be at least 1' in error
+
+
 def test_files_have_at_most_the_given_size(tmp_path, capsys):
   source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
   reference_models.write_reference(source, 'llama3')
