@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from pax.huggingface.mixture_of_experts import MixtureOfExperts
 from pax.huggingface.mtp_modules import MtpModules
 from pax.huggingface.rotary_decoder import RotaryDecoder
 
@@ -139,3 +140,37 @@ def windows(
       f' {sorted(unknown)}'
     )
   return tuple(sizes[kind] for kind in kinds)
+
+
+def experts(config: Json, **settings: Any) -> MixtureOfExperts:
+  """Returns mixtures by the settings that their families share.
+
+  Args:
+    config: Contents of config.json.
+    **settings: Other fields.
+
+  Raises:
+    ValueError: A setting is not supported.
+  """
+  # transformers 5 writes num_local_experts for all families.
+  name = 'num_local_experts'
+  experts_per_token = size(config, 'num_experts_per_tok')
+  # The loss of transformers adds up the shares of all choices, and has the mean
+  # over layers.
+  weight = config.get('router_aux_loss_coef', 0.001) * experts_per_token
+  return MixtureOfExperts(
+    num_experts=size(config, name if name in config else 'num_experts'),
+    experts_per_token=experts_per_token,
+    load_balance_loss_weight=weight / max(len(settings['layers']), 1),
+    **settings,
+  )
+
+
+def expert_layers(config: Json) -> tuple[int, ...]:
+  """Returns the indices of the layers with experts, as Qwen names them."""
+  step = config.get('decoder_sparse_step', 1)
+  dense = config.get('mlp_only_layers') or ()
+  num_layers = size(config, 'num_hidden_layers')
+  return tuple(
+    i for i in range(num_layers) if i not in dense and (i + 1) % step == 0
+  )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from pax.huggingface import (
   config_settings,
@@ -21,12 +21,13 @@ from pax.huggingface import (
   layer_norms,
   mtp_modules,
   olmo,
+  qwen3_next,
   smollm,
   weight_layouts,
 )
 from pax.huggingface.config_settings import Json
 from pax.huggingface.gpt2 import Gpt2
-from pax.huggingface.mixture_of_experts import ExpertTensors, MixtureOfExperts
+from pax.huggingface.mixture_of_experts import ExpertTensors
 from pax.huggingface.mtp_modules import MtpModules
 from pax.huggingface.rotary_decoder import RotaryDecoder
 from pax.huggingface.t5 import T5
@@ -204,7 +205,7 @@ def _mixtral(config: Json) -> RotaryDecoder:
     {'num_key_value_heads': 8, 'rms_norm_eps': 1e-5, **config},
     activation=config.get('hidden_act', 'silu'),
     windows=(config.get('sliding_window'),) * num_layers,
-    experts=_experts(
+    experts=config_settings.experts(
       {'num_local_experts': 8, 'num_experts_per_tok': 2, **config},
       hidden_dims=config_settings.size(config, 'intermediate_size'),
       layers=tuple(range(num_layers)),
@@ -241,8 +242,6 @@ def _qwen3_moe(config: Json) -> RotaryDecoder:
   num_layers = config_settings.size(config, 'num_hidden_layers')
   window = config.get('sliding_window', 4096)
   is_windowed = config.get('use_sliding_window', False)
-  step = config.get('decoder_sparse_step', 1)
-  dense = config.get('mlp_only_layers') or ()
   qwen3 = _qwen3(
     {
       'num_key_value_heads': 4,
@@ -254,34 +253,15 @@ def _qwen3_moe(config: Json) -> RotaryDecoder:
   return dataclasses.replace(
     qwen3,
     windows=(window,) * num_layers if is_windowed else (),
-    experts=_experts(
+    experts=config_settings.experts(
       {'num_experts': 128, 'num_experts_per_tok': 8, **config},
       hidden_dims=config.get('moe_intermediate_size', 768),
-      layers=tuple(
-        i for i in range(num_layers) if i not in dense and (i + 1) % step == 0
-      ),
+      layers=config_settings.expert_layers(config),
       normalize_gates=config.get('norm_topk_prob', False),
       tensors=ExpertTensors(
         mixture='mlp', gate='gate_proj', up='up_proj', down='down_proj'
       ),
     ),
-  )
-
-
-def _experts(config: Json, **settings: Any) -> MixtureOfExperts:
-  # transformers 5 writes num_local_experts for all families.
-  name = 'num_local_experts'
-  experts_per_token = config_settings.size(config, 'num_experts_per_tok')
-  # The loss of transformers adds up the shares of all choices, and has the mean
-  # over layers.
-  weight = config.get('router_aux_loss_coef', 0.001) * experts_per_token
-  return MixtureOfExperts(
-    num_experts=config_settings.size(
-      config, name if name in config else 'num_experts'
-    ),
-    experts_per_token=experts_per_token,
-    load_balance_loss_weight=weight / max(len(settings['layers']), 1),
-    **settings,
   )
 
 
@@ -353,7 +333,7 @@ def _gemma3(config: Json) -> RotaryDecoder:
 def _gpt_oss(config: Json) -> RotaryDecoder:
   config = gpt_oss.with_defaults(config)
   has_bias = config['attention_bias']
-  mixture = _experts(
+  mixture = config_settings.experts(
     config,
     hidden_dims=config_settings.size(config, 'intermediate_size'),
     layers=tuple(range(config_settings.size(config, 'num_hidden_layers'))),
@@ -482,6 +462,11 @@ FAMILIES: Mapping[str, Family] = {
   'qwen2': Family(read=_qwen2),
   'qwen3': Family(read=_qwen3),
   'qwen3_moe': Family(read=_qwen3_moe),
+  'qwen3_next': Family(
+    read=qwen3_next.read,
+    # Its module of multi-token prediction, which transformers ignores too.
+    ignored=(*Family.ignored, r'mtp\..*'),
+  ),
   'smollm3': Family(read=smollm.read_smollm3),
   't5': Family(
     read=_t5,

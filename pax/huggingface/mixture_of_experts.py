@@ -30,6 +30,9 @@ class ExpertTensors:
   # the mixture; None where there is none.
   shared: str | None = None
   choice_bias: str | None = None
+  # Of the projection of a token to the number that the output of `shared` is
+  # multiplied by the sigmoid of; None for no factor.
+  shared_gate: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,6 +81,7 @@ class MixtureOfExperts:
         hidden_dims=self.shared_hidden_dims,
         has_bias=self.shared_has_bias,
         use_gated_activation=True,
+        use_output_gate=self.tensors.shared_gate is not None,
         activation_tpl=feed_forward['activation_tpl'],
       )
     stack.set(
@@ -115,6 +119,12 @@ class MixtureOfExperts:
         model_dims,
         self.shared_hidden_dims,
         has_bias=self.shared_has_bias,
+      )
+    if names.shared_gate is not None:
+      yield weight_layouts.transposed(
+        f'{source}.{names.shared_gate}.weight',
+        f'{target}/shared_experts/output_gate/linear/w',
+        *(1, model_dims),
       )
     for projection, variable, outputs, inputs in (
       (names.gate, 'wi_gate_0', hidden_dims, model_dims),

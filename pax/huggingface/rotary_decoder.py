@@ -15,6 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from pax.huggingface import layer_norms, weight_layouts
+from pax.huggingface.delta_nets import DeltaNets
 from pax.huggingface.gpt_oss import GptOssExperts
 from pax.huggingface.latent_attention import LatentAttention
 from pax.huggingface.mixture_of_experts import MixtureOfExperts
@@ -82,6 +83,9 @@ class RotaryDecoder:
   has_projection_norms: bool = False
   # Whether each head has a logit that attends to no value.
   has_sinks: bool = False
+  # Whether attended values are multiplied by the sigmoid of a projection, which
+  # is in the tensor of queries.
+  has_output_gate: bool = False
   # Number of positions that a query sees, itself included, for each layer; None
   # for all.
   windows: tuple[int | None, ...] = ()
@@ -106,6 +110,8 @@ class RotaryDecoder:
   has_fused_gates: bool = False
   # Attention to latents instead; None for none.
   latent_attention: LatentAttention | None = None
+  # The layers without attention; None for no layer.
+  delta_nets: DeltaNets | None = None
   # The feed-forward layers that are mixtures of experts; None for no layer.
   experts: MixtureOfExperts | GptOssExperts | None = None
   # Those that predict the tokens after the next one.
@@ -218,11 +224,17 @@ class RotaryDecoder:
     return softmax
 
   def _layers(self) -> LayerTpl | list[LayerTpl]:
-    """Returns the layer, or all layers if their rotary embeddings differ."""
-    ropes = [self._rope_of_layer(i) for i in range(self.num_layers)]
-    if all(rope == ropes[0] for rope in ropes):
-      return self._layer(ropes[0])
-    return [self._layer(rope) for rope in ropes]
+    """Returns the layer, or all layers if they differ in their mixers."""
+    mixers = [
+      self.delta_nets if self._has_delta_net(i) else self._rope_of_layer(i)
+      for i in range(self.num_layers)
+    ]
+    if all(mixer == mixers[0] for mixer in mixers):
+      return self._layer(mixers[0])
+    return [self._layer(mixer) for mixer in mixers]
+
+  def _has_delta_net(self, index: int) -> bool:
+    return self.delta_nets is not None and index in self.delta_nets.layers
 
   def _rope_of_layer(self, index: int) -> Mapping[str, Any] | None:
     """Returns the `rope_parameters` of a layer; None if it does not rotate."""
@@ -233,20 +245,12 @@ class RotaryDecoder:
       return self.window_rope
     return self.rope
 
-  def _layer(self, rope: Mapping[str, Any] | None) -> LayerTpl:
-    attention = self._attention()
-    attention.set(
-      query_scale=self.query_scale, atten_logit_cap=self.attention_logit_cap
-    )
-    if rope is None:
-      attention.set(
-        use_rotary_position_emb=False, consolidate_rope_key_state=False
-      )
+  def _layer(self, mixer: DeltaNets | Mapping[str, Any] | None) -> LayerTpl:
+    """Returns the layer with a Gated DeltaNet, or the attention of a rope."""
+    if isinstance(mixer, DeltaNets):
+      attention = mixer.layer(self._norm().set(direct_scale=True))
     else:
-      attention.rotary_position_emb_tpl = rotary_embedding(rope).set(
-        rotary_dims=self.rotary_dims,
-        interleaved_pairs=self.has_interleaved_pairs,
-      )
+      attention = self._rotary_attention(mixer)
     feed_forward = Config(
       transformers.TransformerFeedForward,
       has_bias=self.has_ffn_bias,
@@ -264,6 +268,23 @@ class RotaryDecoder:
       tr_fflayer_tpl=feed_forward,
     )
 
+  def _rotary_attention(self, rope: Mapping[str, Any] | None) -> LayerTpl:
+    """Returns the attention; without a rope it does not rotate."""
+    attention = self._attention()
+    attention.set(
+      query_scale=self.query_scale, atten_logit_cap=self.attention_logit_cap
+    )
+    if rope is None:
+      attention.set(
+        use_rotary_position_emb=False, consolidate_rope_key_state=False
+      )
+    else:
+      attention.rotary_position_emb_tpl = rotary_embedding(rope).set(
+        rotary_dims=self.rotary_dims,
+        interleaved_pairs=self.has_interleaved_pairs,
+      )
+    return attention
+
   def _attention(self) -> LayerTpl:
     if self.latent_attention is not None:
       return self.latent_attention.layer(self._norm())
@@ -274,6 +295,7 @@ class RotaryDecoder:
       use_output_bias=self.has_output_bias,
       scale_query_by_dim_per_head=True,
       use_attention_sinks=self.has_sinks,
+      use_output_gate=self.has_output_gate,
       use_rotary_position_emb=True,
       # Rotated keys suffice for decoding.
       consolidate_rope_key_state=True,
@@ -293,7 +315,11 @@ class RotaryDecoder:
     for variable, tensor in self.norms.tensors.items():
       yield self._norm_weight(f'{source}.{tensor}', f'{target}/{variable}')
     attention = f'{source}.self_attn', f'{target}/self_attention'
-    if self.latent_attention is None:
+    if self.delta_nets is not None and kind in self.delta_nets.layers:
+      yield from self.delta_nets.weights(
+        f'{source}.linear_attn', attention[1], self.model_dims
+      )
+    elif self.latent_attention is None:
       yield from self._attention_weights(*attention)
     else:
       yield from self.latent_attention.weights(*attention, self.model_dims)
@@ -350,11 +376,16 @@ class RotaryDecoder:
   ) -> Iterator[WeightLayout]:
     """Yields the layouts of queries, keys and values."""
     model = self.model_dims
-    for projection, name, heads in (
-      ('q_proj', 'query', (self.num_heads, self.dim_per_head)),
+    projections = [
       ('k_proj', 'key', self._key_heads()),
       ('v_proj', 'value', self._key_heads()),
-    ):
+    ]
+    if self.has_output_gate:
+      yield from self._gated_query_weights(source, target)
+    else:
+      queries = (self.num_heads, self.dim_per_head)
+      projections.insert(0, ('q_proj', 'query', queries))
+    for projection, name, heads in projections:
       axes = (len(heads), *range(len(heads)))
       shape = (math.prod(heads), model)
       yield weight_layouts.split(
@@ -368,6 +399,28 @@ class RotaryDecoder:
         yield weight_layouts.split(
           f'{source}.{projection}.bias', f'{target}/{name}/b', shape[:1], heads
         )
+
+  def _gated_query_weights(
+    self, source: str, target: str
+  ) -> Iterator[WeightLayout]:
+    """Yields the layouts of queries and gates, which alternate by head."""
+    heads, dim, model = self.num_heads, self.dim_per_head, self.model_dims
+    for first, name in ((0, 'query'), (dim, 'output_gate')):
+      part = slice(None), slice(first, first + dim)
+      yield weight_layouts.split(
+        f'{source}.q_proj.weight',
+        f'{target}/{name}/w',
+        (heads * 2 * dim, model),
+        (heads, 2 * dim, model),
+        (2, 0, 1),
+      ).take(*part)
+      if self.has_qkv_bias:
+        yield weight_layouts.split(
+          f'{source}.q_proj.bias',
+          f'{target}/{name}/b',
+          (heads * 2 * dim,),
+          (heads, 2 * dim),
+        ).take(*part)
 
   def _fused_projection_weights(
     self, source: str, target: str

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from praxis import pax_fiddle
 from praxis.pytypes import JTensor, PRNGKey
 
+_OTHER_METHODS = ('constant', 'delta_orthogonal', 'log_of_uniform')
 _TRUNCATE_AT = 2.0  # standard deviations
 
 
@@ -33,6 +34,11 @@ class WeightInit:
   def Uniform(scale: float = 1.0) -> WeightInit:
     """Uniform in [-scale, scale)."""
     return WeightInit('uniform', scale)
+
+  @staticmethod
+  def LogOfUniform(scale: float = 1.0) -> WeightInit:
+    """The logarithm of a number that is uniform in [scale / 1000, scale)."""
+    return WeightInit('log_of_uniform', scale)
 
   @staticmethod
   def Constant(scale: float | int | bool = 1.0) -> WeightInit:
@@ -213,6 +219,9 @@ def sample(
   shape = tuple(shape)
   if init.method == 'constant':
     return _constant(init.scale, shape, dtype)
+  if init.method == 'log_of_uniform':
+    bounds = init.scale / 1000, init.scale
+    return jnp.log(jax.random.uniform(key, shape, dtype, *bounds))
   if init.method == 'delta_orthogonal':
     return init.scale * _delta_orthogonal(key, shape, dtype)
   unit_sample, _ = _scaled_distribution(init)
@@ -225,7 +234,7 @@ def scale_of(
   """Returns the standard deviation or bound of `init`.
 
   Raises:
-    ValueError: `init` is constant or orthogonal.
+    ValueError: `init` has none.
   """
   _, factor = _scaled_distribution(init)
   fan_in, fan_out = fans
@@ -240,7 +249,7 @@ def _scaled_distribution(
   if init.method not in _SCALED_DISTRIBUTIONS:
     raise ValueError(
       f'unknown WeightInit method {init.method!r}; one of '
-      f'{sorted([*_SCALED_DISTRIBUTIONS, "constant", "delta_orthogonal"])}'
+      f'{sorted([*_SCALED_DISTRIBUTIONS, *_OTHER_METHODS])}'
     )
   return _SCALED_DISTRIBUTIONS[init.method]
 

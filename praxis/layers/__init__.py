@@ -41,6 +41,7 @@ _NAMES = {
     'TokenCounter TrainablePositionalEmbedding'
   ),
   'frnn': 'FRnn LstmFrnn StackFrnn',
+  'gated_delta_net': 'GatedDeltaNet',
   'grouped_query_attention': 'GroupedQueryAttention',
   'linears': (
     'Bias FeedForward Linear MLPBlock StackingOverTime project_last_dim'

@@ -119,7 +119,7 @@ class MultiHeadLatentAttention(attentions.DotProductAttention):
       )
       encoded, probs = self._attend(inputs, query_segment_pos)
     split = self.activation_split_dims_mapping.bld
-    return self._project_output(encoded, split), probs
+    return self._project_output(encoded, query_vec, split), probs
 
   def extend_step(
     self,
@@ -159,7 +159,9 @@ class MultiHeadLatentAttention(attentions.DotProductAttention):
     encoded = self._attend_to_latents(
       self._query_parts(query_vec, pos), cache, atten_mask, time_step
     )
-    outputs = self._project_output(encoded, self._step_output_split())
+    outputs = self._project_output(
+      encoded, query_vec, self._step_output_split()
+    )
     return outputs[:, 0] if is_single else outputs
 
   # Projections.
@@ -308,6 +310,7 @@ class MultiHeadLatentAttention(attentions.DotProductAttention):
       ('dconv_qkv', (False,)),
       ('relative_bias_tpl', (None,)),
       ('ngrammer_tpl', (None,)),
+      ('use_output_gate', (False,)),
       ('ln_tpl', (None,)),
     ):
       if (value := getattr(self, name)) not in only:

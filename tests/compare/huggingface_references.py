@@ -27,6 +27,7 @@ _REFERENCES = (
   'qwen3',
   'qwen3_yarn',
   'qwen3_moe',
+  'qwen3_next',
   'deepseek_v2',
   'deepseek_v3',
   'gemma',
@@ -91,6 +92,17 @@ _LATENTS = dict(
   moe_intermediate_size=20,
   first_k_dense_replace=1,
 )
+_DELTA_NETS = dict(
+  linear_num_key_heads=2,
+  linear_num_value_heads=4,
+  linear_key_head_dim=6,
+  linear_value_head_dim=10,
+  linear_conv_kernel_dim=3,
+  moe_intermediate_size=20,
+  shared_expert_intermediate_size=12,
+  num_experts=6,
+  num_experts_per_tok=3,
+)
 # Model type and settings.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
   'llama2': ('llama', {}),
@@ -153,6 +165,34 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
       num_experts=5,
       num_experts_per_tok=1,
       norm_topk_prob=False,
+    ),
+  ),
+  'qwen3_next': (
+    'qwen3_next',
+    dict(
+      **_DELTA_NETS,
+      num_hidden_layers=4,
+      layer_types=['linear_attention', 'full_attention'] * 2,
+      num_key_value_heads=2,
+      head_dim=16,
+      rope_parameters={
+        'rope_type': 'default',
+        'rope_theta': 100.0,
+        'partial_rotary_factor': 0.25,
+      },
+    ),
+  ),
+  'qwen3_next_biases': (
+    'qwen3_next',
+    dict(
+      **_DELTA_NETS,
+      num_hidden_layers=4,
+      num_key_value_heads=1,
+      head_dim=8,
+      attention_bias=True,
+      mlp_only_layers=[1],
+      norm_topk_prob=False,
+      tie_word_embeddings=True,
     ),
   ),
   'deepseek_v2': (

@@ -25,6 +25,7 @@ _EXPERIMENTS = {
   'qwen2': 'Qwen2',
   'qwen2_window': 'Qwen2',
   'qwen3': 'Qwen3',
+  'qwen3_next': 'Qwen3Next',
   'gemma': 'Gemma',
   'gemma2': 'Gemma2',
   'olmo2': 'Olmo2',

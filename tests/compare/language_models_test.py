@@ -97,8 +97,8 @@ def _gradients(model, tensors):
   # the routing of DeepSeek-V3.
   'name',
   [
-    *('gpt_oss', 'olmo2', 'olmo3', 'phi3', 'smollm3', 'glm4', 'glm4_moe'),
-    *('glm4_moe_air', 'granite'),
+    *('gpt_oss', 'olmo2', 'olmo3', 'phi3', 'qwen3_next', 'smollm3', 'glm4'),
+    *('glm4_moe', 'glm4_moe_air', 'granite'),
   ],
 )
 def test_losses_and_gradients_are_the_same(name, tmp_path):
@@ -131,15 +131,21 @@ def test_losses_and_gradients_are_the_same(name, tmp_path):
     )
 
 
-@pytest.mark.parametrize('name', ['mixtral', 'qwen3_moe', 'gpt_oss'])
+@pytest.mark.parametrize(
+  'name', ['mixtral', 'qwen3_moe', 'qwen3_next', 'gpt_oss']
+)
 def test_load_balance_losses_are_the_same(name, tmp_path):
   # That of transformers has means over layers before it multiplies them.
+  settings = {
+    'qwen3_moe': {'mlp_only_layers': []},
+    'qwen3_next': {'layer_types': ['full_attention']},
+  }
   model = references.make_model(
     name,
     num_hidden_layers=1,
     router_aux_loss_coef=0.25,
     output_router_logits=True,
-    **({'mlp_only_layers': []} if name == 'qwen3_moe' else {}),
+    **settings.get(name, {}),
   )
   model.save_pretrained(tmp_path)
   ours = loaded_models.LoadedModel(model_folder.ModelFolder.open(tmp_path))
@@ -159,8 +165,9 @@ def test_references_are_those_of_transformers(name):
   assert found['tensors'] == want['tensors']
 
 
-def test_gpt2_is_scored_alike_in_a_packed_row(tmp_path):
-  model = references.make_model('gpt2')
+@pytest.mark.parametrize('name', ['gpt2', 'qwen3_next', 'qwen3_next_biases'])
+def test_texts_are_scored_alike_in_a_packed_row(name, tmp_path):
+  model = references.make_model(name)
   model.save_pretrained(tmp_path)
   opened = model_folder.ModelFolder.open(tmp_path)
   ours = loaded_models.LoadedModel(opened, packed_input=True)

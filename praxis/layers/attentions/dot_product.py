@@ -156,7 +156,7 @@ class DotProductAttention(
     if self.ngrammer_tpl is not None:
       encoded = self._add_ngrams(encoded, probs, key_segment_pos)
     split = self.activation_split_dims_mapping.bld
-    return self._project_output(encoded, split), probs
+    return self._project_output(encoded, query_vec, split), probs
 
   def _check_call(
     self,
@@ -242,7 +242,9 @@ class DotProductAttention(
       encoded, probs = self._attend_rows(inputs, time_step)
     if self.ngrammer_tpl is not None:
       encoded = self._add_step_ngrams(encoded, probs, time_step, pos)
-    outputs = self._project_output(encoded, self._step_output_split())
+    outputs = self._project_output(
+      encoded, query_vec, self._step_output_split()
+    )
     return outputs[:, 0] if is_single else outputs
 
   def check_decoding(self, *, prefill: bool, sequential: bool) -> None:

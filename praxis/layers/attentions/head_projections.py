@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import jax
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
@@ -44,6 +45,9 @@ class HeadProjections(kv_cache.CachedAttention):
   use_bias: bool = True
   # Whether the output projection has a bias; None: as the others.
   use_output_bias: bool | None = None
+  # Whether attended values are multiplied by the sigmoid of a projection of the
+  # inputs of queries (arXiv:2505.06708).
+  use_output_gate: bool = False
   # Whether the output projection stores its weight as [N, H, D].
   output_proj_use_nhd_shape: bool = False
   # Whether `blnh` also shards projections of decoding steps.
@@ -66,6 +70,8 @@ class HeadProjections(kv_cache.CachedAttention):
     else:
       for name in attention_core.INPUT_NAMES:
         self.create_child(name, self._input_projection(name))
+    if self.use_output_gate:
+      self.create_child('output_gate', self._input_projection('query'))
     self.create_child('post', self._output_projection())
 
   def _input_projection(self, name: str) -> LayerTpl:
@@ -143,8 +149,21 @@ class HeadProjections(kv_cache.CachedAttention):
     return query, key, value
 
   def _project_output(
-    self, encoded: QueryHeads, split: SplitDimsMapping
+    self,
+    encoded: QueryHeads,
+    query_vec: Float[Array, 'B T D'],
+    split: SplitDimsMapping,
   ) -> Float[Array, 'B T D']:
+    """Returns the output projection of attended values.
+
+    Args:
+      encoded: the attended values.
+      query_vec: inputs of the queries.
+      split: sharding of the output.
+    """
+    if self.use_output_gate:
+      gate = self._shard_blnh(self.output_gate(query_vec))
+      encoded = encoded * jax.nn.sigmoid(gate)
     outputs = base_layer.maybe_shard(
       self.post(encoded), split, self.mesh_axis_names
     )

@@ -120,6 +120,8 @@ def _may_use_kernel(layer: LayerTpl, length: int) -> bool:
   if layer.cls.__call__ is not transformer.Transformer.__call__:
     return False
   attention = layer.tr_atten_tpl
+  if getattr(attention.cls, 'takes_segments', False):
+    return True
   return getattr(
     attention.cls, 'has_kernel', False
   ) and kernel_choice.may_use_kernel(attention.atten_implementation, length)

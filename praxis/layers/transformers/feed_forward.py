@@ -24,6 +24,9 @@ class TransformerFeedForward(feed_forward_block.FeedForwardBlock):
   output_dims: int = 0
   has_bias: bool = True
   fflayer_tpl: LayerTpl = pax_fiddle.template_field(linears.FeedForward)
+  # Whether outputs are multiplied by the sigmoid of a projection of the inputs
+  # to one number.
+  use_output_gate: bool = False
 
   class WeightSharding(base_layer.WeightSharding):
     # The first and the second weight.
@@ -50,6 +53,9 @@ class TransformerFeedForward(feed_forward_block.FeedForwardBlock):
         self._input_projection('ffn1_gate', self.activation_tpl),
       )
     self.create_child('ffn_layer2', self._output_projection(identity))
+    if self.use_output_gate:
+      sigmoid = pax_fiddle.Config(activations.Sigmoid)
+      self.create_child('output_gate', self._gate_projection(sigmoid))
 
   def _transform(
     self,
@@ -59,7 +65,10 @@ class TransformerFeedForward(feed_forward_block.FeedForwardBlock):
   ) -> Float[Array, '*B Do']:
     if paddings is not None:
       paddings = paddings[..., None]
-    return self._compute_ffns(inputs, paddings, None)
+    outputs = self._compute_ffns(inputs, paddings, None)
+    if self.use_output_gate:
+      outputs *= self.output_gate(inputs)
+    return outputs
 
   def _compute_ffns(
     self,
@@ -107,6 +116,12 @@ class TransformerFeedForward(feed_forward_block.FeedForwardBlock):
       outputs.ffn1_extend_step
     )
     return layer
+
+  def _gate_projection(self, activation: LayerTpl) -> LayerTpl:
+    layer = self._linear(self.input_dims, 1, 'output_gate', activation)
+    split = self.weight_split_dims_mapping.ffn0
+    layer.weight_split_dims_mapping.wt = split and [split[0], None]
+    return layer.set(has_bias=False)
 
   def _linear(
     self, input_dims: int, output_dims: int, name: str, activation: LayerTpl

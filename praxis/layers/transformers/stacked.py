@@ -127,7 +127,8 @@ class StackedTransformer(transformer_stack.TransformerStack):
   def _run_step(
     self, inputs: Float[Array, 'B *L D'], context: transformer_stack.StepContext
   ) -> Float[Array, 'B *L D']:
-    seq_len = self.x_layers[0].decoding_sequence_length()
+    # Layers whose state has no steps return 0.
+    seq_len = max(x.decoding_sequence_length() for x in self.x_layers)
     mask, cross_mask = stack_masks.compute_attention_masks_for_extend_step(
       context.time_step,
       seq_len,

@@ -7,9 +7,11 @@ from praxis.contrib.gpu.scripts_gpu import lora_layers
 from praxis.layers import (
   adapters,
   conformers,
+  gated_delta_net,
   low_rank_adaptation,
   ssm,
   ssm_transformers,
+  transformers,
 )
 from tests.golden.layer_case import case, f32, i32
 
@@ -28,6 +30,17 @@ _ADAPTER = adapters.MultitaskResidualAdapter.config(
 def _sharded(cfg):
   cfg.weight_split_dims_mapping.wt = ['data', 'mdl']
   return cfg
+
+
+def _gated_delta_net():
+  cfg = gated_delta_net.GatedDeltaNet.config(
+    num_key_heads=1, key_head_dim=3, conv_kernel_size=2
+  )
+  cfg.weight_split_dims_mapping.proj = ['data', 'mdl', None]
+  cfg.weight_split_dims_mapping.dconv = ['mdl', None]
+  return transformers.Transformer.config(
+    input_dims=8, hidden_dims=16, num_heads=2, tr_atten_tpl=cfg
+  )
 
 
 def _self_attention():
@@ -60,6 +73,7 @@ CASES = {
     _X,
     _PAD,
   ),
+  'GatedDeltaNet': case(_gated_delta_net(), _X, _PAD, _MASK),
   'SSM': case(ssm.SSM.config(**_SSM), _X),
   'S5': case(_sharded(ssm.S5.config(**_SSM)), _X),
   'SSMTransformer': case(

@@ -42,6 +42,7 @@ from tests.pax.huggingface import convert_command, reference_models
     ('qwen3_moe', {'num_files': 4}),
     ('deepseek_v3', {'num_files': 4}),
     ('gpt_oss', {'num_files': 2}),
+    ('qwen3_next', {'dtype': 'BF16'}),
     ('phi3', {'num_files': 2}),
     ('glm4', {'dtype': 'BF16'}),
     ('glm4_moe', {'num_files': 3}),
@@ -66,6 +67,23 @@ def test_round_trip_gives_the_same_files(name, options, tmp_path, capsys):
     assert index_found['metadata']['total_size'] > 0
   assert found == want
   assert 'tokenizer.json' in found
+
+
+def test_a_module_of_qwen3_next_is_kept(tmp_path, capsys):
+  source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
+  reference = reference_models.load()['qwen3_next']
+  # Published names; the module is not trained.
+  tensors = {
+    **reference['tensors'],
+    'mtp.fc.weight': (32, 64),
+    'mtp.layers.0.self_attn.q_norm.weight': (16,),
+  }
+  reference_models.write(source, reference['config'], tensors)
+  convert_command.run(capsys, 'hf-to-pax', source, job)
+  convert_command.run(capsys, 'pax-to-hf', job, output)
+  assert convert_command.contents(output) == convert_command.contents(source)
+  error = convert_command.fail(capsys, 'hf-to-pax', source, job, '--mtp')
+  assert 'num_nextn_predict_layers in config.json must be at least 1' in error
 
 
 def test_files_have_at_most_the_given_size(tmp_path, capsys):

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from pax.huggingface import families, model_folder
+from pax.tasks.lm import low_rank_tasks
+from praxis import py_utils, weight_matrices
+from praxis.layers.transformer_models import stack_configs
+from praxis.nested_map import NestedMap
 from tests.pax.huggingface import loaded_models, reference_models
 
 _NAMES = tuple(reference_models.load())
@@ -32,6 +37,41 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(name, tmp_path):
   # A model that ignores its inputs has other logits by far.
   assert np.abs(want[0] - want[1]).max() > 1000 * _TOLERANCE
   np.testing.assert_array_equal(model.greedy(ids), reference['greedy'])
+
+
+@pytest.mark.parametrize('name', _NAMES)
+def test_low_rank_matrices_are_laid_out_as_their_weights(name):
+  """By the declarations of layers, which know what is an input."""
+  config = reference_models.load()[name]['config']
+  family = families.read_model(config)
+  model_p = family.model().set(name='model')
+  low_rank_tasks.LowRankUpdates(rank=2, alpha=4.0, targets='all').add_to_model(
+    model_p
+  )
+  declared = dict(py_utils.tree_paths(_declared(model_p)))
+  factors = {x for x in declared if x.endswith('lora_a')}
+  assert factors
+  for layout in family.weights():
+    weight = layout.variable
+    name_of_a = f'{weight.removesuffix("w")}lora_a'
+    if not weight.endswith('/w'):
+      name_of_a = f'{weight}_lora_a'
+    if name_of_a not in declared:
+      continue
+    factors.discard(name_of_a)
+    hparams = declared[weight]
+    inputs, outputs = weight_matrices.matrix_axes(hparams)
+    assert layout.has_outputs_first == (min(outputs) < min(inputs)), weight
+  assert not factors
+
+
+def _declared(model_p):
+  """Returns the declarations of the variables of a model."""
+  ids = jnp.zeros((1, 4), jnp.int32)
+  batch = NestedMap(ids=ids, labels=ids, paddings=ids * 1.0, weights=ids * 1.0)
+  if not stack_configs.has_field(model_p, 'lm_tpl'):
+    batch = NestedMap(src=batch, tgt=batch)
+  return model_p.Instantiate().abstract_init_with_metadata(batch)
 
 
 def test_names_of_older_files():
@@ -129,6 +169,22 @@ def test_the_published_file_of_glm_4_5():
       'no_rope_layer_interval .* at least 1, got 0',
     ),
     ('granite', {'logits_scaling': 0}, 'logits_scaling .* positive number'),
+    ('qwen3_next', {'hidden_act': 'gelu'}, "must be 'silu', got 'gelu'; the"),
+    (
+      'qwen3_next',
+      {'layer_types': ['full_attention']},
+      'layer_types .* each of 4 layers, got .*; use',
+    ),
+    (
+      'qwen3_next',
+      {'layer_types': ['sliding_attention'] * 4},
+      r"one of \['linear_attention', 'full_attention'\]",
+    ),
+    (
+      'qwen3_next',
+      {'linear_num_value_heads': 3},
+      'must be a multiple of linear_num_key_heads=2, got 3; use',
+    ),
     ('olmo3', {'layer_types': ['chunked']}, 'layer_types .* must be'),
     (
       'olmo3',

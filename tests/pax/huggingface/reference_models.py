@@ -144,6 +144,9 @@ def write_byte_model(
   if num_layers is not None:
     key = 'n_layer' if name == 'gpt2' else 'num_hidden_layers'
     settings |= {key: num_layers, 'layer_types': None}
+    if name == 'qwen3_next':
+      # Four layers are two blocks.
+      settings['full_attention_interval'] = 2
   _write_with_settings(folder, name, settings)
   return folder
 

@@ -21,6 +21,7 @@ from tests.pax.huggingface import convert_command, reference_models
     ('llama3', 0, 1, 0),
     ('mixtral', 0, 1, 4),
     ('deepseek_v3', 1, 1, 8),
+    ('qwen3_next', 0, 2, 6),
     ('gpt_oss', 0, 2, 6),
     ('olmo2', 0, 1, 0),
     ('phi3', 0, 1, 0),
@@ -92,6 +93,14 @@ def test_blocks_have_the_period_of_layers():
     layer_p.tr_atten_tpl.use_rotary_position_emb
     for layer_p in block_p.transformer_layer_params_tpl
   ] == [True, True, True, False]
+  block_p = _block_of_repeated_layers(
+    'qwen3_next', num_hidden_layers=12, layer_types=None
+  )
+  assert [
+    layer_p.tr_atten_tpl.cls.__name__
+    for layer_p in block_p.transformer_layer_params_tpl
+  ] == ['GatedDeltaNet'] * 3 + ['MultiQueryDotProductAttention']
+  assert block_p.moe_layers == [0, 1, 2, 3]
   qwen = {'num_hidden_layers': 4, 'mlp_only_layers': []}
   block_p = _block_of_repeated_layers('qwen3_moe', **qwen)
   assert block_p.moe_layers == [0]

@@ -49,6 +49,14 @@ def test_normal_kinds(init, std):
     assert np.abs(sample).max() <= 2 * std / TRUNCATED * (1 + 1e-6)
 
 
+def test_logarithm_of_a_uniform_number():
+  sample = np.exp(draw(WeightInit.LogOfUniform(16.0)))
+  assert 0.016 * (1 - 1e-5) <= sample.min() and sample.max() <= 16
+  # A number whose logarithm is uniform has the mean 2.3.
+  np.testing.assert_allclose(sample.mean(), 8.008, rtol=0.02)
+  np.testing.assert_allclose(sample.std(), 15.984 / 12**0.5, rtol=0.02)
+
+
 @pytest.mark.parametrize(
   ('init', 'bound'),
   [

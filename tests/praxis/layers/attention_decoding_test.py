@@ -99,6 +99,7 @@ _KINDS = {
     _STATES,
   ),
   'mqa_sinks': (_MQA, {'num_kv_heads': 2, **_SINKS}, _STATES),
+  'mqa_gate': (_MQA, {'num_kv_heads': 2, 'use_output_gate': True}, _STATES),
   'mqa_window_sinks': (
     _MQA,
     {

@@ -245,6 +245,7 @@ def test_weights_are_sharded_and_have_their_initial_values():
     ({'dim_per_head': 2}, 'dim_per_head must be None or 7 in MultiHeadLatent'),
     ({'ln_tpl': pax_fiddle.Config(base_layer.BaseLayer)}, 'ln_tpl must be'),
     ({'combine_qkv': True}, 'combine_qkv must be False'),
+    ({'use_output_gate': True}, 'use_output_gate must be False'),
   ],
 )
 def test_bad_settings_are_refused(kwargs, message):

@@ -68,6 +68,9 @@ def _reference(params, x, mask, o):
   if (extra := o.get('attention_extra_logit')) is not None:
     total = total + np.exp(extra)
   encoded = np.einsum('bnts,bsnh->btnh', exps / total, v)
+  if o.get('use_output_gate'):
+    gate = np.einsum('btd,dnh->btnh', x, p['output_gate']['w'])
+    encoded /= 1 + np.exp(-gate - bias(p['output_gate']))
   out = np.einsum('btnh,dnh->btd', encoded, p['post']['w'])
   return out + bias(p['post']), exps / total
 
@@ -79,6 +82,7 @@ _OPTIONS = {
   'window': {'num_kv_heads': 2, 'local_window_size': (2, 1)},
   'norms_one': {'ln_tpl': _NORM, 'ln_all_heads': True},
   'norms_two': {'ln_tpl': _NORM, 'ln_all_heads': True, 'num_kv_heads': 2},
+  'gate': {'num_kv_heads': 2, 'use_output_gate': True},
   'bias': {
     'num_kv_heads': 2,
     'relative_bias_tpl': pax_fiddle.Config(attentions.RelativeBias),

@@ -15,6 +15,7 @@ from pax.huggingface import families
 from pax.tasks.lm.params import (
   choice_bias,
   fine_tuning,
+  published_configs,
   sequence_fine_tuning,
 )
 
@@ -23,64 +24,21 @@ from pax.tasks.lm.params import (
 class Llama2(fine_tuning.HuggingFaceLm):
   """Llama 2 7B."""
 
-  CONFIG = {
-    'model_type': 'llama',
-    'vocab_size': 32000,
-    'hidden_size': 4096,
-    'intermediate_size': 11008,
-    'num_hidden_layers': 32,
-    'num_attention_heads': 32,
-    'rms_norm_eps': 1e-5,
-    'bos_token_id': 1,
-    'eos_token_id': 2,
-  }
+  CONFIG = published_configs.LLAMA2
 
 
 @experiment_registry.register
 class Llama3(fine_tuning.HuggingFaceLm):
   """Llama 3.2 1B."""
 
-  CONFIG = {
-    'model_type': 'llama',
-    'vocab_size': 128256,
-    'hidden_size': 2048,
-    'intermediate_size': 8192,
-    'num_hidden_layers': 16,
-    'num_attention_heads': 32,
-    'num_key_value_heads': 8,
-    'head_dim': 64,
-    'rms_norm_eps': 1e-5,
-    'rope_theta': 500000.0,
-    'rope_scaling': {
-      'rope_type': 'llama3',
-      'factor': 32.0,
-      'low_freq_factor': 1.0,
-      'high_freq_factor': 4.0,
-      'original_max_position_embeddings': 8192,
-    },
-    'tie_word_embeddings': True,
-    'bos_token_id': 128000,
-    'eos_token_id': 128001,
-  }
+  CONFIG = published_configs.LLAMA3
 
 
 @experiment_registry.register
 class Mistral(fine_tuning.HuggingFaceLm):
   """Mistral 7B v0.1."""
 
-  CONFIG = {
-    'model_type': 'mistral',
-    'vocab_size': 32000,
-    'hidden_size': 4096,
-    'intermediate_size': 14336,
-    'num_hidden_layers': 32,
-    'num_attention_heads': 32,
-    'num_key_value_heads': 8,
-    'rms_norm_eps': 1e-5,
-    'sliding_window': 4096,
-    'bos_token_id': 1,
-    'eos_token_id': 2,
-  }
+  CONFIG = published_configs.MISTRAL
 
 
 @experiment_registry.register
@@ -88,63 +46,21 @@ class Mixtral(fine_tuning.HuggingFaceLm):
   """Mixtral 8x7B v0.1."""
 
   USE_REPEATED_LAYER = True
-  CONFIG = {
-    'model_type': 'mixtral',
-    'vocab_size': 32000,
-    'hidden_size': 4096,
-    'intermediate_size': 14336,
-    'num_hidden_layers': 32,
-    'num_attention_heads': 32,
-    'num_key_value_heads': 8,
-    'num_local_experts': 8,
-    'num_experts_per_tok': 2,
-    'router_aux_loss_coef': 0.02,
-    'rms_norm_eps': 1e-5,
-    'rope_theta': 1000000.0,
-    'bos_token_id': 1,
-    'eos_token_id': 2,
-  }
+  CONFIG = published_configs.MIXTRAL
 
 
 @experiment_registry.register
 class Qwen2(fine_tuning.HuggingFaceLm):
   """Qwen2.5 0.5B."""
 
-  CONFIG = {
-    'model_type': 'qwen2',
-    'vocab_size': 151936,
-    'hidden_size': 896,
-    'intermediate_size': 4864,
-    'num_hidden_layers': 24,
-    'num_attention_heads': 14,
-    'num_key_value_heads': 2,
-    'rms_norm_eps': 1e-6,
-    'rope_theta': 1000000.0,
-    'tie_word_embeddings': True,
-    'bos_token_id': 151643,
-    'eos_token_id': 151643,
-  }
+  CONFIG = published_configs.QWEN2
 
 
 @experiment_registry.register
 class Qwen3(fine_tuning.HuggingFaceLm):
   """Qwen3 0.6B."""
 
-  CONFIG = {
-    'model_type': 'qwen3',
-    'vocab_size': 151936,
-    'hidden_size': 1024,
-    'intermediate_size': 3072,
-    'num_hidden_layers': 28,
-    'num_attention_heads': 16,
-    'num_key_value_heads': 8,
-    'head_dim': 128,
-    'rms_norm_eps': 1e-6,
-    'rope_theta': 1000000.0,
-    'tie_word_embeddings': True,
-    'bos_token_id': 151643,
-    'eos_token_id': 151645,
-  }
+  CONFIG = published_configs.QWEN3
 
 
 @experiment_registry.register
@@ -152,25 +68,15 @@ class Qwen3Moe(fine_tuning.HuggingFaceLm):
   """Qwen3 30B-A3B."""
 
   USE_REPEATED_LAYER = True
-  CONFIG = {
-    'model_type': 'qwen3_moe',
-    'vocab_size': 151936,
-    'hidden_size': 2048,
-    'intermediate_size': 6144,
-    'moe_intermediate_size': 768,
-    'num_hidden_layers': 48,
-    'num_attention_heads': 32,
-    'num_key_value_heads': 4,
-    'head_dim': 128,
-    'num_experts': 128,
-    'num_experts_per_tok': 8,
-    'norm_topk_prob': True,
-    'router_aux_loss_coef': 0.001,
-    'rms_norm_eps': 1e-6,
-    'rope_theta': 1000000.0,
-    'bos_token_id': 151643,
-    'eos_token_id': 151645,
-  }
+  CONFIG = published_configs.QWEN3_MOE
+
+
+@experiment_registry.register
+class Qwen3Next(fine_tuning.HuggingFaceLm):
+  """Qwen3-Next, 80B with 3B for a token."""
+
+  USE_REPEATED_LAYER = True
+  CONFIG = published_configs.QWEN3_NEXT
 
 
 @experiment_registry.register
@@ -178,145 +84,35 @@ class DeepSeekV2(fine_tuning.HuggingFaceLm):
   """DeepSeek-V2-Lite, 16B with 2.4B for a token."""
 
   USE_REPEATED_LAYER = True
-  CONFIG = {
-    'model_type': 'deepseek_v2',
-    'vocab_size': 102400,
-    'hidden_size': 2048,
-    'intermediate_size': 10944,
-    'moe_intermediate_size': 1408,
-    'num_hidden_layers': 27,
-    'first_k_dense_replace': 1,
-    'num_attention_heads': 16,
-    'q_lora_rank': None,
-    'kv_lora_rank': 512,
-    'qk_nope_head_dim': 128,
-    'qk_rope_head_dim': 64,
-    'v_head_dim': 128,
-    'n_routed_experts': 64,
-    'num_experts_per_tok': 6,
-    'n_shared_experts': 2,
-    'topk_method': 'greedy',
-    'routed_scaling_factor': 1.0,
-    'aux_loss_alpha': 0.001,
-    'rms_norm_eps': 1e-6,
-    'rope_theta': 10000.0,
-    'rope_scaling': {
-      'type': 'yarn',
-      'factor': 40.0,
-      'beta_fast': 32,
-      'beta_slow': 1,
-      'mscale': 0.707,
-      'mscale_all_dim': 0.707,
-      'original_max_position_embeddings': 4096,
-    },
-    'bos_token_id': 100000,
-    'eos_token_id': 100001,
-  }
+  CONFIG = published_configs.DEEPSEEK_V2
 
 
 @experiment_registry.register
 class DeepSeekV3(choice_bias.ChoiceBiasLm):
   """DeepSeek-V3, 671B with 37B for a token."""
 
-  CONFIG = {
-    'model_type': 'deepseek_v3',
-    'vocab_size': 129280,
-    'hidden_size': 7168,
-    'intermediate_size': 18432,
-    'moe_intermediate_size': 2048,
-    'num_hidden_layers': 61,
-    'num_nextn_predict_layers': 1,
-    'first_k_dense_replace': 3,
-    'num_attention_heads': 128,
-    'q_lora_rank': 1536,
-    'kv_lora_rank': 512,
-    'qk_nope_head_dim': 128,
-    'qk_rope_head_dim': 64,
-    'v_head_dim': 128,
-    'n_routed_experts': 256,
-    'num_experts_per_tok': 8,
-    'n_shared_experts': 1,
-    'n_group': 8,
-    'topk_group': 4,
-    'norm_topk_prob': True,
-    'routed_scaling_factor': 2.5,
-    'aux_loss_alpha': 0.0001,
-    'rms_norm_eps': 1e-6,
-    'rope_theta': 10000.0,
-    'rope_scaling': {
-      'type': 'yarn',
-      'factor': 40.0,
-      'beta_fast': 32,
-      'beta_slow': 1,
-      'mscale': 1.0,
-      'mscale_all_dim': 1.0,
-      'original_max_position_embeddings': 4096,
-    },
-    'bos_token_id': 0,
-    'eos_token_id': 1,
-  }
+  CONFIG = published_configs.DEEPSEEK_V3
 
 
 @experiment_registry.register
 class Gemma(fine_tuning.HuggingFaceLm):
   """Gemma 2B."""
 
-  CONFIG = {
-    'model_type': 'gemma',
-    'vocab_size': 256000,
-    'hidden_size': 2048,
-    'intermediate_size': 16384,
-    'num_hidden_layers': 18,
-    'num_attention_heads': 8,
-    'num_key_value_heads': 1,
-    'head_dim': 256,
-    'bos_token_id': 2,
-    'eos_token_id': 1,
-  }
+  CONFIG = published_configs.GEMMA
 
 
 @experiment_registry.register
 class Gemma2(fine_tuning.HuggingFaceLm):
   """Gemma 2 2B."""
 
-  CONFIG = {
-    'model_type': 'gemma2',
-    'vocab_size': 256000,
-    'hidden_size': 2304,
-    'intermediate_size': 9216,
-    'num_hidden_layers': 26,
-    'num_attention_heads': 8,
-    'num_key_value_heads': 4,
-    'head_dim': 256,
-    'query_pre_attn_scalar': 256,
-    'sliding_window': 4096,
-    'attn_logit_softcapping': 50.0,
-    'final_logit_softcapping': 30.0,
-    'bos_token_id': 2,
-    'eos_token_id': 1,
-  }
+  CONFIG = published_configs.GEMMA2
 
 
 @experiment_registry.register
 class Gemma3(fine_tuning.HuggingFaceLm):
   """Gemma 3 1B, which reads text only."""
 
-  CONFIG = {
-    'model_type': 'gemma3_text',
-    'vocab_size': 262144,
-    'hidden_size': 1152,
-    'intermediate_size': 6912,
-    'num_hidden_layers': 26,
-    'num_attention_heads': 4,
-    'num_key_value_heads': 1,
-    'head_dim': 256,
-    'query_pre_attn_scalar': 256,
-    'sliding_window': 512,
-    'rope_theta': 1000000.0,
-    'rope_local_base_freq': 10000.0,
-    'bos_token_id': 2,
-    'eos_token_id': 1,
-  }
+  CONFIG = published_configs.GEMMA3
 
 
 @experiment_registry.register
@@ -324,225 +120,70 @@ class GptOss(fine_tuning.HuggingFaceLm):
   """gpt-oss 20B."""
 
   USE_REPEATED_LAYER = True
-  CONFIG = {
-    'model_type': 'gpt_oss',
-    'vocab_size': 201088,
-    'hidden_size': 2880,
-    'intermediate_size': 2880,
-    'num_hidden_layers': 24,
-    'num_attention_heads': 64,
-    'num_key_value_heads': 8,
-    'head_dim': 64,
-    'num_local_experts': 32,
-    'num_experts_per_tok': 4,
-    'sliding_window': 128,
-    'rms_norm_eps': 1e-5,
-    'rope_theta': 150000.0,
-    'rope_scaling': {
-      'rope_type': 'yarn',
-      'factor': 32.0,
-      'beta_fast': 32.0,
-      'beta_slow': 1.0,
-      'truncate': False,
-      'original_max_position_embeddings': 4096,
-    },
-    'bos_token_id': 199998,
-    'eos_token_id': 200002,
-  }
+  CONFIG = published_configs.GPT_OSS
 
 
 @experiment_registry.register
 class Olmo2(fine_tuning.HuggingFaceLm):
   """OLMo 2 1B."""
 
-  CONFIG = {
-    'model_type': 'olmo2',
-    'vocab_size': 100352,
-    'hidden_size': 2048,
-    'intermediate_size': 8192,
-    'num_hidden_layers': 16,
-    'num_attention_heads': 16,
-    'rms_norm_eps': 1e-6,
-    'rope_theta': 500000.0,
-    'eos_token_id': 100257,
-  }
+  CONFIG = published_configs.OLMO2
 
 
 @experiment_registry.register
 class Olmo3(fine_tuning.HuggingFaceLm):
   """OLMo 3 7B."""
 
-  CONFIG = {
-    'model_type': 'olmo3',
-    'vocab_size': 100278,
-    'hidden_size': 4096,
-    'intermediate_size': 11008,
-    'num_hidden_layers': 32,
-    'num_attention_heads': 32,
-    'sliding_window': 4096,
-    'rms_norm_eps': 1e-6,
-    'rope_theta': 500000.0,
-    'rope_scaling': {
-      'rope_type': 'yarn',
-      'factor': 8.0,
-      'beta_fast': 32.0,
-      'beta_slow': 1.0,
-      'attention_factor': 1.2079441541679836,
-      'original_max_position_embeddings': 8192,
-    },
-    'eos_token_id': 100257,
-  }
+  CONFIG = published_configs.OLMO3
 
 
 @experiment_registry.register
 class Phi3(fine_tuning.HuggingFaceLm):
   """Phi-3 mini for 4k tokens, 3.8B."""
 
-  CONFIG = {
-    'model_type': 'phi3',
-    'vocab_size': 32064,
-    'hidden_size': 3072,
-    'intermediate_size': 8192,
-    'num_hidden_layers': 32,
-    'num_attention_heads': 32,
-    'rms_norm_eps': 1e-5,
-    'sliding_window': 2047,
-    'bos_token_id': 1,
-    'eos_token_id': 32000,
-  }
+  CONFIG = published_configs.PHI3
 
 
 @experiment_registry.register
 class Phi4(fine_tuning.HuggingFaceLm):
   """Phi-4, 14.7B."""
 
-  CONFIG = {
-    'model_type': 'phi3',
-    'vocab_size': 100352,
-    'hidden_size': 5120,
-    'intermediate_size': 17920,
-    'num_hidden_layers': 40,
-    'num_attention_heads': 40,
-    'num_key_value_heads': 10,
-    'rms_norm_eps': 1e-5,
-    'rope_theta': 250000.0,
-    'bos_token_id': 100257,
-    'eos_token_id': 100265,
-  }
+  CONFIG = published_configs.PHI4
 
 
 @experiment_registry.register
 class SmolLM3(fine_tuning.HuggingFaceLm):
   """SmolLM3 3B."""
 
-  CONFIG = {
-    'model_type': 'smollm3',
-    'vocab_size': 128256,
-    'hidden_size': 2048,
-    'intermediate_size': 11008,
-    'num_hidden_layers': 36,
-    'num_attention_heads': 16,
-    'num_key_value_heads': 4,
-    'rms_norm_eps': 1e-6,
-    'rope_theta': 5000000.0,
-    'no_rope_layer_interval': 4,
-    'tie_word_embeddings': True,
-    'bos_token_id': 128000,
-    'eos_token_id': 128012,
-  }
+  CONFIG = published_configs.SMOLLM3
 
 
 @experiment_registry.register
 class Glm4(fine_tuning.HuggingFaceLm):
   """GLM-4 9B of the releases 0414."""
 
-  CONFIG = {
-    'model_type': 'glm4',
-    'vocab_size': 151552,
-    'hidden_size': 4096,
-    'intermediate_size': 13696,
-    'num_hidden_layers': 40,
-    'num_attention_heads': 32,
-    'num_key_value_heads': 2,
-    'head_dim': 128,
-    'attention_bias': True,
-    'rms_norm_eps': 1e-5,
-    'rope_theta': 10000.0,
-    'partial_rotary_factor': 0.5,
-    'eos_token_id': 151329,
-  }
+  CONFIG = published_configs.GLM4
 
 
 @experiment_registry.register
 class Glm4Moe(choice_bias.ChoiceBiasLm):
   """GLM-4.5-Air, 106B with 12B for a token."""
 
-  CONFIG = {
-    'model_type': 'glm4_moe',
-    'vocab_size': 151552,
-    'hidden_size': 4096,
-    'intermediate_size': 10944,
-    'moe_intermediate_size': 1408,
-    'num_hidden_layers': 46,
-    'num_nextn_predict_layers': 1,
-    'first_k_dense_replace': 1,
-    'num_attention_heads': 96,
-    'num_key_value_heads': 8,
-    'head_dim': 128,
-    'attention_bias': True,
-    'use_qk_norm': False,
-    'n_routed_experts': 128,
-    'num_experts_per_tok': 8,
-    'n_shared_experts': 1,
-    'n_group': 1,
-    'topk_group': 1,
-    'norm_topk_prob': True,
-    'routed_scaling_factor': 1.0,
-    'rms_norm_eps': 1e-5,
-    'rope_theta': 1000000.0,
-    'partial_rotary_factor': 0.5,
-    'eos_token_id': 151329,
-  }
+  CONFIG = published_configs.GLM4_MOE
 
 
 @experiment_registry.register
 class Granite(fine_tuning.HuggingFaceLm):
   """Granite 3.1 2B."""
 
-  CONFIG = {
-    'model_type': 'granite',
-    'vocab_size': 49155,
-    'hidden_size': 2048,
-    'intermediate_size': 8192,
-    'num_hidden_layers': 40,
-    'num_attention_heads': 32,
-    'num_key_value_heads': 8,
-    'rms_norm_eps': 1e-5,
-    'rope_theta': 5000000.0,
-    'attention_multiplier': 0.015625,
-    'embedding_multiplier': 12.0,
-    'residual_multiplier': 0.22,
-    'logits_scaling': 8.0,
-    'tie_word_embeddings': True,
-    'bos_token_id': 0,
-    'eos_token_id': 0,
-  }
+  CONFIG = published_configs.GRANITE
 
 
 @experiment_registry.register
 class Gpt2(fine_tuning.HuggingFaceLm):
   """GPT-2 with 124M parameters."""
 
-  CONFIG = {
-    'model_type': 'gpt2',
-    'vocab_size': 50257,
-    'n_positions': 1024,
-    'n_embd': 768,
-    'n_layer': 12,
-    'n_head': 12,
-    'bos_token_id': 50256,
-    'eos_token_id': 50256,
-  }
+  CONFIG = published_configs.GPT2
 
   def validate(self) -> None:
     """Checks the constants.
@@ -568,29 +209,11 @@ class Gpt2(fine_tuning.HuggingFaceLm):
 class T5(sequence_fine_tuning.HuggingFaceSequenceModel):
   """T5 small."""
 
-  CONFIG = {
-    'model_type': 't5',
-    'vocab_size': 32128,
-    'd_model': 512,
-    'd_kv': 64,
-    'd_ff': 2048,
-    'num_layers': 6,
-    'num_heads': 8,
-    'pad_token_id': 0,
-    'eos_token_id': 1,
-    'decoder_start_token_id': 0,
-  }
+  CONFIG = published_configs.T5
 
 
 @experiment_registry.register
-class T5V1_1(sequence_fine_tuning.HuggingFaceSequenceModel):
+class T5_1_1(sequence_fine_tuning.HuggingFaceSequenceModel):
   """T5 1.1 small."""
 
-  CONFIG = {
-    **T5.CONFIG,
-    'd_ff': 1024,
-    'num_layers': 8,
-    'num_heads': 6,
-    'feed_forward_proj': 'gated-gelu',
-    'tie_word_embeddings': False,
-  }
+  CONFIG = published_configs.T5_1_1

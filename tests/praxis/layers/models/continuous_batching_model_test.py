@@ -21,6 +21,10 @@ def test_requests_get_what_they_would_get_alone():
   serving.check_requests('scanned', step_shape=(1,))
 
 
+def test_requests_have_states_of_their_own():
+  serving.check_requests('hybrid')
+
+
 def test_the_first_token_follows_the_last_of_the_prompt():
   """The n-grams of the second step have the last token of the prompt."""
   serving.check_requests('ngrams')

@@ -12,6 +12,7 @@ import numpy as np
 from praxis import base_layer, decoder_hparams
 from praxis.layers import (
   attentions,
+  gated_delta_net,
   models,
   ngrammer,
   ssm_transformers,
@@ -70,24 +71,42 @@ def config(kind='stacked', **fields):
       concat_ngrams=True,
       ngram_using_attention_scores='scores' in kind,
     )
-  if 'sharded' in kind:
-    cfg.lm_tpl = cfg.lm_tpl.cls.set_sharding_params_v1(
-      cfg.lm_tpl,
-      replica_axis='replica',
-      data_axis='data',
-      mdl_axis='mdl',
-      ici_mesh_shape=[1, 1, 1],
-      mesh_axis_names=['replica', 'data', 'mdl'],
-      training_optimized=True,
+  if 'hybrid' in kind:
+    block.transformer_layer_params_tpl = with_gated_delta_net(
+      block.transformer_layer_params_tpl
     )
+  if 'sharded' in kind:
+    cfg.lm_tpl = _on_one_device(cfg.lm_tpl)
   if 'repeated' in kind:
-    block.num_layers = 1
+    block.num_layers = 2 if 'hybrid' in kind else 1
     cfg.lm_tpl.stacked_transformer_tpl = (
       transformers.StackedTransformerRepeated.config(
         block=block, x_times=2, unroll_in_decode='scanned' not in kind
       )
     )
   return cfg
+
+
+def _on_one_device(lm_tpl):
+  """Returns a language model with shardings, over one device."""
+  return lm_tpl.cls.set_sharding_params_v1(
+    lm_tpl,
+    replica_axis='replica',
+    data_axis='data',
+    mdl_axis='mdl',
+    ici_mesh_shape=[1, 1, 1],
+    mesh_axis_names=['replica', 'data', 'mdl'],
+    training_optimized=True,
+  )
+
+
+def with_gated_delta_net(layer_p):
+  """Returns a layer with linear attention, and `layer_p`, as templates."""
+  first_p = layer_p.clone()
+  first_p.tr_atten_tpl = gated_delta_net.GatedDeltaNet.config(
+    num_key_heads=1, key_head_dim=3, chunk_size=4
+  )
+  return [first_p, layer_p]
 
 
 def batch(**extra):
@@ -222,7 +241,7 @@ def check_beams(kind):
   assert (want.scores > -1e8).all()
   check_scores(want, kind)
   others = []
-  if 'ngrams' not in kind:
+  if 'ngrams' not in kind and 'hybrid' not in kind:
     others.append(decoder_hparams.FlatBeamSearchHParams(**fields))
   if kind == 'stacked':
     grown = fields | {'max_decode_steps': [1, 2, 4]}

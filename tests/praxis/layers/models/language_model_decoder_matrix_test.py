@@ -12,7 +12,15 @@ from tests.praxis.layers.models import decoding, serving
 
 @pytest.mark.parametrize('at_once', [True, False])
 @pytest.mark.parametrize(
-  'kind', ['stacked', 'stacked rotary', 'repeated', 'repeated scanned']
+  'kind',
+  [
+    'stacked',
+    'stacked rotary',
+    'repeated',
+    'repeated scanned',
+    'hybrid repeated',
+    'hybrid repeated scanned',
+  ],
 )
 def test_greedy_decoding_equals_reading_the_whole_text(kind, at_once):
   decoding.check_greedy(kind, at_once)
@@ -30,13 +38,16 @@ def test_state_spaces_equal_reading_the_whole_text():
     'lazy rotary dconv',
     'lazy repeated',
     'lazy repeated scanned',
+    'hybrid lazy rotary',
   ],
 )
 def test_samples_may_share_the_cache_of_their_prompt(kind):
   decoding.check_sharing(kind)
 
 
-@pytest.mark.parametrize('kind', ['lazy', 'stacked', 'repeated scanned'])
+@pytest.mark.parametrize(
+  'kind', ['lazy', 'stacked', 'repeated scanned', 'hybrid lazy']
+)
 def test_beam_searches_agree(kind):
   decoding.check_beams(kind)
 

@@ -21,7 +21,13 @@ from tests.praxis.layers.models import decoding
 
 
 @pytest.mark.parametrize(
-  'kind, at_once', [('stacked', False), ('repeated scanned', True)]
+  'kind, at_once',
+  [
+    ('stacked', False),
+    ('repeated scanned', True),
+    ('hybrid', False),
+    ('hybrid', True),
+  ],
 )
 def test_greedy_decoding_equals_reading_the_whole_text(kind, at_once):
   decoding.check_greedy(kind, at_once)
@@ -31,6 +37,7 @@ def test_greedy_decoding_equals_reading_the_whole_text(kind, at_once):
   'kind',
   [
     'lazy rotary',
+    'hybrid lazy',
     pytest.param('lazy clusters scores', marks=pytest.mark.nightly),
   ],
 )
@@ -50,8 +57,17 @@ def test_a_prompt_of_one_token_pairs_it_with_no_padding(kind, monkeypatch):
   decoding.check_sharing(kind)
 
 
-def test_beam_searches_agree():
-  decoding.check_beams('lazy ngrams')
+@pytest.mark.parametrize('kind', ['lazy ngrams', 'hybrid'])
+def test_beam_searches_agree(kind):
+  decoding.check_beams(kind)
+
+
+def test_hypotheses_do_not_share_a_state():
+  hparams = decoder_hparams.FlatBeamSearchHParams(
+    max_decode_steps=4, fprop_for_prefix=True, beam_size=3
+  )
+  with pytest.raises(ValueError, match='flat beam search; use BeamSearch'):
+    decoding.decode('hybrid', hparams, decoding.batch())
 
 
 def test_blocks_of_samples_share_caches():

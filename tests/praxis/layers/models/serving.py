@@ -10,6 +10,7 @@ from praxis import base_layer, decoder_hparams
 from praxis.layers import models, ngrammer, transformers
 from praxis.nested_map import NestedMap
 from tests.praxis.layers import running
+from tests.praxis.layers.models import decoding
 
 V, P, STEPS = 13, 4, 5
 CACHE = [base_layer.DECODE_CACHE]
@@ -51,6 +52,10 @@ class Server:
         num_heads=2,
         dim_per_head=4,
         concat_ngrams=True,
+      )
+    if kind == 'hybrid':
+      block.transformer_layer_params_tpl = decoding.with_gated_delta_net(
+        block.transformer_layer_params_tpl
       )
     if kind == 'scanned':
       block.num_layers = 1

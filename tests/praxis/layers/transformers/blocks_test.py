@@ -10,7 +10,12 @@ import numpy as np
 import pytest
 
 from praxis import base_layer, pax_fiddle
-from praxis.layers import activations, attentions, transformers
+from praxis.layers import (
+  activations,
+  attentions,
+  normalizations,
+  transformers,
+)
 from tests.praxis.layers import running
 from tests.testing import numpy_layers
 
@@ -71,6 +76,25 @@ def test_feed_forward(policy, gated):
   np.testing.assert_allclose(got, want, atol=1e-5)
   step = running.run(layer, variables, x[:, 1], method='extend_step')
   np.testing.assert_allclose(step, want[:, 1], atol=1e-5)
+
+
+def test_outputs_of_feed_forward_layers_have_a_gate():
+  config = _feed_forward(
+    use_output_gate=True,
+    add_skip_connection=False,
+    activation_tpl=pax_fiddle.Config(activations.Identity),
+    ln_tpl=pax_fiddle.Config(normalizations.IdentityNorm),
+  )
+  x = running.normal(_B, _T, _D)
+  layer, variables = running.build(config, x)
+  p = _numbers(variables['params'])
+  gate = p['output_gate']['linear']['w']
+  assert gate.shape == (_D, 1) and 'bias' not in p['output_gate']
+  numbers = np.asarray(x, np.float64)
+  want = _linear(_linear(numbers, p['ffn_layer1']), p['ffn_layer2'])
+  want /= 1 + np.exp(-numbers @ gate)
+  got = running.run(layer, variables, x)
+  np.testing.assert_allclose(got, want, atol=1e-5)
 
 
 class _DoubledFeedForward(transformers.TransformerFeedForward):

@@ -27,6 +27,9 @@ _EXPERTS = [
     ('Llama3', ['--set=ICI_MESH_SHAPE=[1,4,2]', '--set=BATCH_SIZE=4']),
     ('Mixtral', _EXPERTS),
     ('GptOss', _EXPERTS),
+    # Blocks of a Gated DeltaNet and attention.
+    ('Qwen3Next', _EXPERTS),
+    ('Qwen3Next', ['--set=ICI_MESH_SHAPE=[1,2,2]', '--set=BATCH_SIZE=4']),
     # Norms of all heads, which the mesh shards.
     ('Olmo2', ['--set=ICI_MESH_SHAPE=[1,2,2]', '--set=BATCH_SIZE=4']),
     ('Phi3', ['--set=ICI_MESH_SHAPE=[1,2,2]', '--set=BATCH_SIZE=4']),
@@ -46,5 +49,6 @@ _EXPERTS = [
 def test_repeated_layers_have_the_loss_of_the_model_and_export_it(
   exp, words, tmp_path, capfd
 ):
-  reference = {'GptOss': 'gpt_oss'}.get(exp, exp.lower())
+  references = {'GptOss': 'gpt_oss', 'Qwen3Next': 'qwen3_next'}
+  reference = references.get(exp, exp.lower())
   job_runs.check_repeated_layers(exp, reference, tmp_path, words, capfd)

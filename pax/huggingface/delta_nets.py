@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gated DeltaNet layers, and their weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from pax.huggingface import weight_layouts
+from pax.huggingface.weight_layouts import WeightLayout
+from praxis import base_layer, pax_fiddle
+from praxis.layers import gated_delta_net
+
+LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeltaNets:
+  """The settings of the layers of a model."""
+
+  # Indices of the layers that have them instead of attention.
+  layers: tuple[int, ...]
+  num_key_heads: int
+  num_value_heads: int
+  key_dim: int
+  value_dim: int
+  kernel_size: int
+
+  def __post_init__(self) -> None:
+    if self.num_value_heads % self.num_key_heads:
+      raise ValueError(
+        'linear_num_value_heads in config.json must be a multiple of'
+        f' linear_num_key_heads={self.num_key_heads}, got'
+        f' {self.num_value_heads}; use the file that save_pretrained writes'
+      )
+
+  def layer(self, norm: LayerTpl) -> LayerTpl:
+    """Returns the Config of the layer.
+
+    Args:
+      norm: Of its outputs.
+    """
+    return pax_fiddle.Config(
+      gated_delta_net.GatedDeltaNet,
+      num_key_heads=self.num_key_heads,
+      num_value_heads=self.num_value_heads,
+      key_head_dim=self.key_dim,
+      value_head_dim=self.value_dim,
+      conv_kernel_size=self.kernel_size,
+      norm_tpl=norm,
+    )
+
+  def weights(
+    self, source: str, target: str, model_dims: int
+  ) -> Iterator[WeightLayout]:
+    """Yields the layouts of the weights of a layer.
+
+    Args:
+      source: Name of the layer in the files.
+      target: Path of the layer.
+      model_dims: Dimension of the model.
+    """
+    values = (self.num_value_heads, self.value_dim)
+    yield from self._projections(source, target, model_dims)
+    yield from self._convolutions(source, target)
+    for tensor, variable, size in (
+      ('A_log', 'a_log', self.num_value_heads),
+      ('dt_bias', 'dt_bias', self.num_value_heads),
+      ('norm.weight', 'norm/scale', self.value_dim),
+    ):
+      yield weight_layouts.same(
+        f'{source}.{tensor}', f'{target}/{variable}', size
+      )
+    yield weight_layouts.from_heads(
+      f'{source}.out_proj.weight', f'{target}/post/w', model_dims, values
+    )
+
+  def _projections(
+    self, source: str, target: str, model_dims: int
+  ) -> Iterator[WeightLayout]:
+    """Yields the layouts of two tensors, which have all of a head of keys."""
+    groups = self.num_key_heads
+    shared = self.num_value_heads // groups
+    keys, values = (groups, self.key_dim), (groups * shared, self.value_dim)
+    for tensor, parts in (
+      (
+        'in_proj_qkvz',
+        (
+          ('query', self.key_dim, keys),
+          ('key', self.key_dim, keys),
+          ('value', shared * self.value_dim, values),
+          ('output_gate', shared * self.value_dim, values),
+        ),
+      ),
+      (
+        'in_proj_ba',
+        (('strength', shared, values[:1]), ('decay', shared, values[:1])),
+      ),
+    ):
+      total, first = sum(size for _, size, _ in parts), 0
+      for name, size, heads in parts:
+        yield weight_layouts.split(
+          f'{source}.{tensor}.weight',
+          f'{target}/{name}/w',
+          (groups * total, model_dims),
+          (groups, total, model_dims),
+          (2, 0, 1),
+        ).take(
+          slice(None),
+          slice(first, first + size),
+          merged_shape=(model_dims, *heads),
+        )
+        first += size
+
+  def _convolutions(self, source: str, target: str) -> Iterator[WeightLayout]:
+    """Yields the layouts of one tensor; its last element is of no delay."""
+    keys = (self.num_key_heads, self.key_dim)
+    values = (self.num_value_heads, self.value_dim)
+    parts = (('query', keys), ('key', keys), ('value', values))
+    total = sum(heads * dim for _, (heads, dim) in parts)
+    first = 0
+    for name, heads in parts:
+      end = first + heads[0] * heads[1]
+      for delay in range(self.kernel_size):
+        tap = self.kernel_size - 1 - delay
+        yield weight_layouts.same(
+          f'{source}.conv1d.weight',
+          f'{target}/{name}_conv/dconv_{delay}',
+          *(total, 1, self.kernel_size),
+        ).take(
+          slice(first, end),
+          slice(None),
+          slice(tap, tap + 1),
+          merged_shape=heads,
+        )
+      first = end

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Qwen3-Next: Gated DeltaNet in most layers, and gated attention in others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pax.huggingface import config_settings
+from pax.huggingface.config_settings import Json
+from pax.huggingface.delta_nets import DeltaNets
+from pax.huggingface.mixture_of_experts import ExpertTensors
+from pax.huggingface.rotary_decoder import RotaryDecoder
+
+_DEFAULTS = {
+  'num_key_value_heads': 2,
+  'head_dim': 256,
+  'partial_rotary_factor': 0.25,
+  'num_experts': 512,
+  'num_experts_per_tok': 10,
+  'moe_intermediate_size': 512,
+  'shared_expert_intermediate_size': 512,
+  'linear_num_key_heads': 16,
+  'linear_num_value_heads': 32,
+  'linear_key_head_dim': 128,
+  'linear_value_head_dim': 128,
+  'linear_conv_kernel_dim': 4,
+  'full_attention_interval': 4,
+}
+_KINDS = ('linear_attention', 'full_attention')
+
+
+def read(config: Json) -> RotaryDecoder:
+  """Returns the settings of a Qwen3-Next.
+
+  Raises:
+    ValueError: A setting is not supported.
+  """
+  config = {**_DEFAULTS, **config}
+  if (activation := config.get('hidden_act', 'silu')) != 'silu':
+    raise ValueError(
+      f"hidden_act in config.json must be 'silu', got {activation!r}; the"
+      ' convolutions of Gated DeltaNet have no other activation'
+    )
+  has_bias = config.get('attention_bias', False)
+  size = config_settings.size
+  return config_settings.rotary_decoder(
+    config,
+    has_partial_rotary=True,
+    activation=activation,
+    has_qkv_bias=has_bias,
+    has_output_bias=has_bias,
+    has_head_norms=True,
+    has_offset_norms=True,
+    has_output_gate=True,
+    delta_nets=DeltaNets(
+      layers=_delta_net_layers(config),
+      num_key_heads=size(config, 'linear_num_key_heads'),
+      num_value_heads=size(config, 'linear_num_value_heads'),
+      key_dim=size(config, 'linear_key_head_dim'),
+      value_dim=size(config, 'linear_value_head_dim'),
+      kernel_size=size(config, 'linear_conv_kernel_dim'),
+    ),
+    experts=config_settings.experts(
+      config,
+      hidden_dims=size(config, 'moe_intermediate_size'),
+      layers=config_settings.expert_layers(config),
+      normalize_gates=config.get('norm_topk_prob', True),
+      shared_hidden_dims=size(config, 'shared_expert_intermediate_size'),
+      tensors=ExpertTensors(
+        mixture='mlp',
+        gate='gate_proj',
+        up='up_proj',
+        down='down_proj',
+        shared='shared_expert',
+        shared_gate='shared_expert_gate',
+      ),
+    ),
+  )
+
+
+def _delta_net_layers(config: Json) -> tuple[int, ...]:
+  """Returns the indices of the layers without attention.
+
+  Raises:
+    ValueError: `layer_types` has other types, or not one for each layer.
+  """
+  num_layers = config_settings.size(config, 'num_hidden_layers')
+  kinds: Sequence[str] | None = config.get('layer_types')
+  if kinds is None:
+    interval = config_settings.size(config, 'full_attention_interval')
+    kinds = [_KINDS[(i + 1) % interval == 0] for i in range(num_layers)]
+  if len(kinds) != num_layers or not set(kinds) <= set(_KINDS):
+    raise ValueError(
+      f'layer_types in config.json must have one of {list(_KINDS)} for each of'
+      f' {num_layers} layers, got {kinds}; use the file that save_pretrained'
+      ' writes'
+    )
+  return tuple(i for i, kind in enumerate(kinds) if kind == _KINDS[0])
