@@ -80,7 +80,7 @@ class _AdaptedModel:
     model = references.make_model(name)
     model.save_pretrained(self.base)
     folder = model_folder.ModelFolder.open(self.base)
-    updates = low_rank_tasks.LowRankUpdates(
+    updates = low_rank_tasks.LowRankSettings(
       rank=_RANK, alpha=_ALPHA, targets=targets
     )
     ours = loaded_models.LoadedModel(

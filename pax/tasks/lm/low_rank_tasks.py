@@ -24,8 +24,8 @@ _LEARNED = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LowRankUpdates:
-  """Updates of the weights of a model."""
+class LowRankSettings:
+  """The low-rank updates of the weights of a model."""
 
   rank: int
   # The updates have the factor alpha / rank.

@@ -45,7 +45,7 @@ def test_low_rank_matrices_are_laid_out_as_their_weights(name):
   config = reference_models.load()[name]['config']
   family = families.read_model(config)
   model_p = family.model().set(name='model')
-  low_rank_tasks.LowRankUpdates(rank=2, alpha=4.0, targets='all').add_to_model(
+  low_rank_tasks.LowRankSettings(rank=2, alpha=4.0, targets='all').add_to_model(
     model_p
   )
   declared = dict(py_utils.tree_paths(_declared(model_p)))

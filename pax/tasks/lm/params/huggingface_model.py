@@ -160,7 +160,7 @@ class FineTuning(quickstart.TinyTraining, HuggingFaceModel):
 
   def _add_low_rank_updates(self, task_p: TaskConfig) -> None:
     if self.LORA_RANK:
-      low_rank_tasks.LowRankUpdates(
+      low_rank_tasks.LowRankSettings(
         rank=self.LORA_RANK,
         alpha=self.LORA_ALPHA,
         targets=self.LORA_TARGET_LAYERS,
