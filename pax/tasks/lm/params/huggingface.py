@@ -213,7 +213,7 @@ class T5(sequence_fine_tuning.HuggingFaceSequenceModel):
 
 
 @experiment_registry.register
-class T5_1_1(sequence_fine_tuning.HuggingFaceSequenceModel):
+class T5V1_1(sequence_fine_tuning.HuggingFaceSequenceModel):
   """T5 1.1 small."""
 
   CONFIG = published_configs.T5_1_1
