@@ -2,6 +2,7 @@
 """Low-rank updates of models of Hugging Face, by the command line."""
 
 # bazel: deps=//pax:main_lib,//pax/tasks:experiments
+# bazel: deps=//tests/pax/tasks/lm/params:quantized_models
 # bazel: env=PAX_CHECK_SHAPES=0
 # bazel: size=large
 from __future__ import annotations
@@ -147,19 +148,20 @@ def test_a_job_continues_with_the_updates_of_another(
   assert _export(second, tmp_path / 'output') == 0, capfd.readouterr().err
   for file in folder.iterdir():
     assert (tmp_path / 'output' / file.name).exists()
-  # Without the updates the checkpoint is another model.
-  capfd.readouterr()
+
+
+def test_checkpoints_are_refused_without_the_same_updates(
+  tmp_path, folder, capfd
+):
+  job = tmp_path / 'job'
+  assert _train(folder, job, '--set=NUM_TRAIN_STEPS=1') == 0
   for flag in ('LORA_RANK=0', 'LORA_RANK=2', 'LORA_TARGET_LAYERS=mlp'):
-    job = tmp_path / flag
-    assert _train(folder, job, *words, f'--set={flag}') == 1
+    capfd.readouterr()
+    words = [f'--init_from={job}', f'--set={flag}']
+    assert _train(folder, tmp_path / flag, *words) == 1
     message = capfd.readouterr().err
     assert 'must have the low-rank updates' in message
     assert 'set LORA_RANK=3' in message
-
-
-def test_other_jobs_do_not_decode_without_the_updates(tmp_path, folder, capfd):
-  job = tmp_path / 'job'
-  assert _train(folder, job, '--set=NUM_TRAIN_STEPS=2') == 0
   words = _infer(folder, job, f'--set=MODEL_DIR={folder}', '--mode=infer')
   assert main.main(words) == 1
   assert 'set LORA_RANK=3 and' in capfd.readouterr().err
