@@ -15,7 +15,6 @@ import numpy as np
 from pax import storage
 from pax.checkpoints import byte_groups, policy_networks
 from pax.checkpoints.checkpoint_reader import CheckpointReader
-from pax.checkpoints.types import Shapes
 from pax.huggingface import (
   families,
   low_rank_leaves,
@@ -39,21 +38,107 @@ _TRAINABLE = f'{_LEAF}params.'
 _FP8_STATISTICS = re.compile(
   r'.*\.(input|kernel|output_grad)_(scale|amax_history)\w*'
 )
+_NEXT_STEP = 'use the config.json of the model of the checkpoint'
 _MAX_FILE_BYTES = 5 * 10**9
 # Bytes of small leaves that are read together.
 _GROUP_BYTES = 16 * 2**20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CheckpointTensors:
-  """The tensors of a checkpoint, and those that are no variables."""
+class CheckpointVariables:
+  """The variables of a checkpoint that a model learns, by its config.json."""
 
   checkpoint: CheckpointReader
+  family: families.Family
   # The layouts of each tensor that has variables.
   layouts: Mapping[str, Sequence[WeightLayout]]
+  # Names of all tensors of the original files; None without them.
+  names: Sequence[str] | None
   variables: Sequence[Variable]
   # The updates by the leaves of their weights.
   updates: Mapping[str, LowRankLeaves]
+
+  @classmethod
+  def open(
+    cls,
+    side: side_folder.SideFolder,
+    config: Mapping[str, Any],
+    path: storage.Path,
+  ) -> CheckpointVariables:
+    """Returns the variables of a checkpoint.
+
+    Args:
+      side: What the model has besides variables.
+      config: Contents of its config.json.
+      path: The checkpoint.
+
+    Raises:
+      ValueError: A low-rank update is of another model.
+    """
+    checkpoint = CheckpointReader(path)
+    learned = {x for x in checkpoint.shapes if not policy_networks.is_frozen(x)}
+    if config.get('model_type') == 't5':
+      config = _with_saved_ties(config, learned)
+    has_mtp = mtp_modules.are_in(learned)
+    family = families.find_family(config, has_mtp=has_mtp)
+    model = families.read_model(config, has_mtp=has_mtp)
+    names = side.tensor_names()
+    if names is None:
+      layouts = weight_layouts.by_tensor(model.weights())
+    else:
+      layouts = families.find_tensors(family, model, names)
+    variables = in_network(
+      stacked_variables.of_layouts(
+        layouts, stacked_variables.find_repetition(learned)
+      ),
+      policy_networks.policy_of(learned),
+    )
+    updates = low_rank_leaves.find(learned)
+    if others := updates.keys() - set(map(leaf_name, variables)):
+      raise ValueError(
+        f'each low-rank update in {path} must be of a weight by config.json,'
+        f' {len(others)} are not, such as that of {min(others)}; {_NEXT_STEP}'
+      )
+    return cls(
+      checkpoint=checkpoint,
+      family=family,
+      layouts=layouts,
+      names=names,
+      variables=variables,
+      updates=updates,
+    )
+
+  def low_rank_factors(
+    self,
+  ) -> Iterator[tuple[str, WeightLayout, low_rank_leaves.LowRankFactors]]:
+    """Yields the updates of all tensors, with their names and layouts."""
+    for variable in self.variables:
+      update = self.updates.get(leaf_name(variable))
+      if update is None:
+        continue
+      leaves = self.read(dataclasses.astuple(update))
+      factors = update.factors(variable, leaves)
+      yield from zip(variable.tensors, variable.layouts, factors, strict=True)
+
+  def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+    """Returns leaves of the checkpoint by name."""
+    sharding = jax.sharding.SingleDeviceSharding(
+      jax.local_devices(backend='cpu')[0]
+    )
+    abstract = {}
+    for name in names:
+      shape, dtype = self.checkpoint.shapes[name]
+      abstract[name] = jax.ShapeDtypeStruct(
+        shape, jax.numpy.dtype(dtype), sharding=sharding
+      )
+    return {k: np.asarray(v) for k, v in self.checkpoint.read(abstract).items()}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckpointTensors:
+  """The tensors of a checkpoint, and those that are no variables."""
+
+  source: CheckpointVariables
   # Tensors that are copies of weights, and the tensors of those.
   copies: Mapping[str, str]
   extra: Mapping[str, safetensors.TensorEntry]
@@ -67,8 +152,6 @@ class CheckpointTensors:
     config: Mapping[str, Any],
     path: storage.Path,
     dtype: str | None = None,
-    *,
-    reads_weights: bool = True,
   ) -> CheckpointTensors:
     """Returns the tensors of a checkpoint.
 
@@ -77,64 +160,29 @@ class CheckpointTensors:
       config: Contents of its config.json.
       path: The checkpoint.
       dtype: Name of the dtype of tensors; None is that of the variables.
-      reads_weights: Whether weights are read, not their updates only; they must
-        be floats.
 
     Raises:
       ValueError: The checkpoint is of another model.
     """
-    checkpoint = CheckpointReader(path)
-    saved = checkpoint.shapes
-    names: Collection[str] | None = side.tensor_names()
-    if config.get('model_type') == 't5':
-      # The variables have what newer files of transformers do not record.
-      is_tied = f'{_LEAF}params.model.softmax.w' in saved
-      config = {
-        'scale_decoder_outputs': config.get('tie_word_embeddings', True),
-        **config,
-        'tie_word_embeddings': is_tied,
-      }
-    learned = {
-      leaf: x
-      for leaf, x in saved.items()
-      if not policy_networks.is_frozen(leaf)
-    }
-    has_mtp = mtp_modules.are_in(learned)
-    family = families.find_family(config, has_mtp=has_mtp)
-    model = families.read_model(config, has_mtp=has_mtp)
-    if names is None:
-      layouts = weight_layouts.by_tensor(model.weights())
-      names = family.new_copies
-    else:
-      layouts = families.find_tensors(family, model, names)
-    variables = stacked_variables.of_layouts(
-      layouts, stacked_variables.find_repetition(learned)
-    )
-    variables = in_network(variables, policy_networks.policy_of(learned))
-    updates = low_rank_leaves.find(learned)
-    if reads_weights:
-      _check_leaves(variables, learned, updates, path)
+    source = CheckpointVariables.open(side, config, path)
+    saved = source.checkpoint.shapes
+    _check_leaves(source, path)
     dtypes: dict[str, np.dtype] = {}
-    for variable in variables:
+    for variable in source.variables:
       tensor_dtype = jax.numpy.dtype(dtype or saved[leaf_name(variable)][1])
       dtypes |= dict.fromkeys(variable.tensors, tensor_dtype)
     shapes = {
       name: (parts[0].tensor_shape, dtypes[name])
-      for name, parts in layouts.items()
+      for name, parts in source.layouts.items()
     }
-    copies = families.find_copies(family, layouts, names)
+    names: Collection[str] | None = source.names
+    if names is None:
+      names = source.family.new_copies
+    copies = families.find_copies(source.family, source.layouts, names)
     extra = {name: e for name, e in side.extra().items() if name not in copies}
-    shapes |= {copy: shapes[source] for copy, source in copies.items()}
+    shapes |= {copy: shapes[of_copy] for copy, of_copy in copies.items()}
     shapes |= {name: (e.shape, e.dtype) for name, e in extra.items()}
-    return cls(
-      checkpoint=checkpoint,
-      layouts=layouts,
-      variables=variables,
-      updates=updates,
-      copies=copies,
-      extra=extra,
-      shapes=shapes,
-    )
+    return cls(source=source, copies=copies, extra=extra, shapes=shapes)
 
   @property
   def num_bytes(self) -> int:
@@ -177,7 +225,7 @@ class CheckpointTensors:
     """
     dtypes = {
       self.shapes[name][1].name
-      for variable in self.variables
+      for variable in self.source.variables
       for name in variable.tensors
     }
     key = 'torch_dtype' if 'torch_dtype' in config else 'dtype'
@@ -187,9 +235,9 @@ class CheckpointTensors:
 
   def read(self) -> Iterator[tuple[str, np.ndarray]]:
     """Yields all tensors by name; small variables are read together."""
-    partial = weight_layouts.PartialTensors(self.layouts)
+    partial = weight_layouts.PartialTensors(self.source.layouts)
     for group in byte_groups.split_by_bytes(
-      self.variables, self._saved_bytes, _GROUP_BYTES
+      self.source.variables, self._saved_bytes, _GROUP_BYTES
     ):
       leaves = self._read_leaves(group)
       for variable in group:
@@ -209,30 +257,18 @@ class CheckpointTensors:
     """Yields the variable of each tensor, with its update."""
     leaf = leaf_name(variable)
     parts = variable.unstack(leaves.pop(leaf))
-    if leaf not in self.updates:
+    if leaf not in self.source.updates:
       yield from parts
       return
-    factors = self.updates[leaf].factors(variable, leaves)
+    factors = self.source.updates[leaf].factors(variable, leaves)
     for (name, layout, part), (a, b, scale) in zip(parts, factors, strict=True):
       yield name, layout, part.astype(np.float32) + layout.product(scale * a, b)
-
-  def low_rank_factors(
-    self,
-  ) -> Iterator[tuple[str, WeightLayout, low_rank_leaves.LowRankFactors]]:
-    """Yields the updates of all tensors, with their names and layouts."""
-    for variable in self.variables:
-      update = self.updates.get(leaf_name(variable))
-      if update is None:
-        continue
-      leaves = self._read(dataclasses.astuple(update))
-      factors = update.factors(variable, leaves)
-      yield from zip(variable.tensors, variable.layouts, factors, strict=True)
 
   def _copies_of(self, name: str) -> list[str]:
     return [copy for copy, source in self.copies.items() if source == name]
 
   def _saved_bytes(self, variable: Variable) -> int:
-    shape, dtype = self.checkpoint.shapes[leaf_name(variable)]
+    shape, dtype = self.source.checkpoint.shapes[leaf_name(variable)]
     return tensor_bytes((shape, jax.numpy.dtype(dtype)))
 
   def _read_leaves(
@@ -242,42 +278,34 @@ class CheckpointTensors:
     names = []
     for leaf in map(leaf_name, variables):
       names.append(leaf)
-      if leaf in self.updates:
-        names.extend(dataclasses.astuple(self.updates[leaf]))
-    return self._read(names)
-
-  def _read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
-    sharding = jax.sharding.SingleDeviceSharding(
-      jax.local_devices(backend='cpu')[0]
-    )
-    abstract = {}
-    for name in names:
-      shape, dtype = self.checkpoint.shapes[name]
-      abstract[name] = jax.ShapeDtypeStruct(
-        shape, jax.numpy.dtype(dtype), sharding=sharding
-      )
-    return {k: np.asarray(v) for k, v in self.checkpoint.read(abstract).items()}
+      if leaf in self.source.updates:
+        names.extend(dataclasses.astuple(self.source.updates[leaf]))
+    return self.source.read(names)
 
 
-def _check_leaves(
-  variables: Sequence[Variable],
-  saved: Shapes,
-  updates: Mapping[str, LowRankLeaves],
-  path: storage.Path,
-) -> None:
+def _with_saved_ties(
+  config: Mapping[str, Any], saved: Collection[str]
+) -> dict[str, Any]:
+  """Returns the config of a T5 with what newer files do not record."""
+  return {
+    'scale_decoder_outputs': config.get('tie_word_embeddings', True),
+    **config,
+    'tie_word_embeddings': f'{_LEAF}params.model.softmax.w' in saved,
+  }
+
+
+def _check_leaves(source: CheckpointVariables, path: storage.Path) -> None:
   """Checks that a checkpoint has the variables of a model, and no others.
 
   Args:
-    variables: The variables.
-    saved: Shapes and dtypes of the checkpoint.
-    updates: Low-rank updates by the leaves of weights.
+    source: The variables.
     path: The checkpoint, for messages.
 
   Raises:
-    ValueError: It is of another model.
+    ValueError: It is of another model, or its weights are quantized.
   """
-  next_step = 'use the config.json of the model of the checkpoint'
-  for variable in variables:
+  saved = source.checkpoint.shapes
+  for variable in source.variables:
     leaf = leaf_name(variable)
     shape, dtype = saved.get(leaf, (None, ''))
     if dtype and dtype not in model_folder.DTYPES:
@@ -290,16 +318,22 @@ def _check_leaves(
       raise ValueError(
         f'{leaf} in {path} must have shape {list(variable.shape)} by'
         f' config.json, got {None if shape is None else list(shape)};'
-        f' {next_step}'
+        f' {_NEXT_STEP}'
       )
-  known = set(map(leaf_name, variables))
-  for leaf in known & updates.keys():
-    known.update(dataclasses.astuple(updates[leaf]))
-  others = {x for x in saved if x.startswith(_TRAINABLE)} - known
-  if others := {x for x in others if not _FP8_STATISTICS.fullmatch(x)}:
+  known = set(map(leaf_name, source.variables))
+  for update in source.updates.values():
+    known.update(dataclasses.astuple(update))
+  if others := {
+    x
+    for x in saved
+    if x.startswith(_TRAINABLE)
+    and x not in known
+    and not policy_networks.is_frozen(x)
+    and not _FP8_STATISTICS.fullmatch(x)
+  }:
     raise ValueError(
       f'each variable in {path} must have a tensor by config.json,'
-      f' {len(others)} have none, such as {min(others)}; {next_step}'
+      f' {len(others)} have none, such as {min(others)}; {_NEXT_STEP}'
     )
 
 

@@ -20,7 +20,6 @@ from pax.checkpoints import leaf_writer, paths, reading
 from pax.checkpoints.types import CheckpointError, CheckpointType
 from pax.huggingface import (
   checkpoint_tensors,
-  families,
   model_folder,
   peft_adapters,
   safetensors,
@@ -145,17 +144,19 @@ def to_peft(
   side = _side_folder(directory, config_folder)
   config = side.config()
   _, path = reading.find_checkpoint(Path(directory), step)
-  source = checkpoint_tensors.CheckpointTensors.open(
-    side, config, path, reads_weights=False
-  )
+  source = checkpoint_tensors.CheckpointVariables.open(side, config, path)
   modules = peft_adapters.of_modules(
     source.low_rank_factors(),
-    stores_inputs_first=families.find_family(config).stores_inputs_first,
+    stores_inputs_first=source.family.stores_inputs_first,
   )
   atomic_file.make_folder(output, parents=True)
-  names = [x.tensor for parts in source.layouts.values() for x in parts]
-  num_bytes = peft_adapters.write(output, modules, names, config)
+  peft_adapters.write(
+    output,
+    modules,
+    peft_adapters.make_config(modules, source.layouts, source.family, config),
+  )
   side.copy_tokenizer_to(output)
+  num_bytes = sum(x.a.nbytes + x.b.nbytes for x in modules.values())
   return Summary(output, 2 * len(modules), num_bytes)
 
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from pax.checkpoints import low_rank_updates
-from pax.checkpoints.types import Shapes
 from pax.huggingface.stacked_variables import Variable
 
 
@@ -57,11 +56,11 @@ class LowRankLeaves:
     yield from itertools.starmap(LowRankFactors, of_all)
 
 
-def find(saved: Shapes) -> dict[str, LowRankLeaves]:
+def find(saved: Iterable[str]) -> dict[str, LowRankLeaves]:
   """Returns the leaves of the updates by the leaves of their weights.
 
   Args:
-    saved: Shapes and dtypes of a checkpoint.
+    saved: Names of leaves of a checkpoint.
   """
   updates = {}
   for leaf in saved:

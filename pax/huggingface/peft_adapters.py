@@ -75,19 +75,52 @@ def of_modules(
   }
 
 
+def make_config(
+  modules: Mapping[str, ModuleUpdate],
+  layouts: Mapping[str, Sequence[WeightLayout]],
+  family: families.Family,
+  model_config: Mapping[str, Any],
+) -> dict[str, Any]:
+  """Returns the contents of adapter_config.json.
+
+  Args:
+    modules: The updates by the names of modules.
+    layouts: Those of all tensors of the model.
+    family: That of the model.
+    model_config: Contents of its config.json.
+  """
+  sizes = {name: (x.rank, x.alpha) for name, x in modules.items()}
+  (rank, alpha), _ = collections.Counter(sizes.values()).most_common(1)[0]
+  others = {name: x for name, x in sizes.items() if x != (rank, alpha)}
+  is_sequence_model = model_config.get('model_type') == 't5'
+  tensors = {x.tensor for parts in layouts.values() for x in parts}
+  return {
+    'peft_type': 'LORA',
+    'task_type': 'SEQ_2_SEQ_LM' if is_sequence_model else 'CAUSAL_LM',
+    'base_model_name_or_path': model_config.get('_name_or_path'),
+    'r': rank,
+    'lora_alpha': alpha,
+    'rank_pattern': {name: r for name, (r, _) in others.items()},
+    'alpha_pattern': {name: x for name, (_, x) in others.items()},
+    'target_modules': _targets(modules, tensors),
+    'fan_in_fan_out': family.stores_inputs_first,
+    'lora_dropout': 0.0,
+    'bias': 'none',
+    'inference_mode': True,
+  }
+
+
 def write(
   output: pathlib.Path,
   modules: Mapping[str, ModuleUpdate],
-  names: Collection[str],
-  model_config: Mapping[str, Any],
-) -> int:
-  """Writes the files of PEFT; returns the number of bytes of tensors.
+  config: Mapping[str, Any],
+) -> None:
+  """Writes the files of PEFT.
 
   Args:
     output: The folder.
     modules: The updates by the names of modules.
-    names: Those of all tensors of the model.
-    model_config: Contents of its config.json.
+    config: See `make_config`.
   """
   tensors = {}
   for name, update in modules.items():
@@ -98,9 +131,7 @@ def write(
     {'format': 'pt'},
   )
   safetensors.write(output / _WEIGHTS_FILE, header, tensors.values())
-  config = _config(modules, names, model_config)
   (output / _CONFIG_FILE).write_text(json.dumps(config, indent=2) + '\n')
-  return sum(x.nbytes for x in tensors.values())
 
 
 def _sum(
@@ -155,32 +186,6 @@ def _output_rows(
     part=layout.part,
   )
   return indices.to_variable(np.arange(num_outputs))
-
-
-def _config(
-  modules: Mapping[str, ModuleUpdate],
-  names: Collection[str],
-  model_config: Mapping[str, Any],
-) -> dict[str, Any]:
-  """Returns the contents of adapter_config.json."""
-  sizes = {name: (x.rank, x.alpha) for name, x in modules.items()}
-  (rank, alpha), _ = collections.Counter(sizes.values()).most_common(1)[0]
-  others = {name: x for name, x in sizes.items() if x != (rank, alpha)}
-  is_sequence_model = model_config.get('model_type') == 't5'
-  return {
-    'peft_type': 'LORA',
-    'task_type': 'SEQ_2_SEQ_LM' if is_sequence_model else 'CAUSAL_LM',
-    'base_model_name_or_path': model_config.get('_name_or_path'),
-    'r': rank,
-    'lora_alpha': alpha,
-    'rank_pattern': {name: r for name, (r, _) in others.items()},
-    'alpha_pattern': {name: x for name, (_, x) in others.items()},
-    'target_modules': _targets(modules, names),
-    'fan_in_fan_out': families.find_family(model_config).stores_inputs_first,
-    'lora_dropout': 0.0,
-    'bias': 'none',
-    'inference_mode': True,
-  }
 
 
 def _targets(modules: Collection[str], tensors: Collection[str]) -> list[str]:

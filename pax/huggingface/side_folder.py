@@ -79,10 +79,14 @@ def copy_of_job(
   target = storage.to_path(job_log_dir) / FOLDER
   if target.exists() or not side.exists():
     return
-  if not isinstance(target, storage.BucketPath):
-    atomic_file.make_folder(target, parents=True)
-  for name in storage.files(side):
-    (target / name).write_bytes((side / name).read_bytes())
+  with tempfile.TemporaryDirectory() as local:
+    if isinstance(side, storage.BucketPath):
+      storage.download_tree(side, Path(local), storage.files(side))
+      side = Path(local)
+    if isinstance(target, storage.BucketPath):
+      storage.upload_tree(side, target, storage.files(side))
+    else:
+      shutil.copytree(side, target)
 
 
 @overload

@@ -42,9 +42,13 @@ _APPLIES_REFERENCE = contextvars.ContextVar('applies_reference', default=False)
 
 
 @contextlib.contextmanager
-def reference() -> Iterator[None]:
-  """Context in which layers apply the updates of their reference."""
-  token = _APPLIES_REFERENCE.set(True)
+def reference(is_applied: bool = True) -> Iterator[None]:
+  """Context in which layers apply the updates of their reference.
+
+  Args:
+    is_applied: whether they do, instead of their own.
+  """
+  token = _APPLIES_REFERENCE.set(is_applied)
   try:
     yield
   finally:

@@ -22,12 +22,8 @@ def context(*, applies_reference: bool = False) -> Iterator[None]:
       its reference.
   """
   hparams = base_layer.cur_jax_context().hparams
-  with contextlib.ExitStack() as stack:
-    stack.enter_context(
-      base_layer.JaxContext.new_context(
-        hparams=dataclasses.replace(hparams, do_eval=True)
-      )
-    )
-    if applies_reference:
-      stack.enter_context(low_rank_adaptation.reference())
+  in_evaluation = base_layer.JaxContext.new_context(
+    hparams=dataclasses.replace(hparams, do_eval=True)
+  )
+  with in_evaluation, low_rank_adaptation.reference(applies_reference):
     yield

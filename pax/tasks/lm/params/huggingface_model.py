@@ -37,7 +37,7 @@ class HuggingFaceModel(base_experiment.BaseExperiment):
   CONFIG: dict[str, Any]
   # Folder with config.json, which replaces CONFIG, and the tokenizer.
   MODEL_DIR: str | None = None
-  # Dtype of the computation; variables are float32.
+  # Dtype of the computation; variables that learn are float32.
   FPROP_DTYPE = jnp.bfloat16
   # Mesh (replica, data, mdl); None trains one replica per device.
   # USE_EXPERT_PARALLEL adds an axis data_expert before mdl, which shards the

@@ -268,6 +268,14 @@ def test_integers_stay_while_updates_learn(tmp_path, folder, capfd):
     np.testing.assert_array_equal(before[leaf], after[leaf])
   assert _export(job, tmp_path / 'output') == 1
   assert 'updates of LORA_RANK by --adapter' in capfd.readouterr().err
+  shallow = reference_models.write_byte_model(
+    tmp_path / 'shallow', 'qwen3', num_layers=1
+  )
+  flags = ['--adapter', f'--config={shallow}']
+  assert _export(job, tmp_path / 'adapter', *flags) == 1
+  assert 'must be of a weight by config.json, 7 are not' in (
+    capfd.readouterr().err
+  )
   assert _export(job, tmp_path / 'adapter', '--adapter') == 0
   tensors = safetensors.read_folder(tmp_path / 'adapter')
   name = 'model.layers.1.self_attn.k_proj.lora_B.weight'
