@@ -214,11 +214,10 @@ class Initializer:
           shared[name] = source_name
           break
     self._check_shared(shared)
+    used = set(shared.values())
     if network is None:
-      low_rank_updates.check_used(
-        source.path, source.shapes, {*shared.values()}
-      )
-    if is_full and (missing := source.shapes.keys() - set(shared.values())):
+      low_rank_updates.check_used(source.path, source.shapes, used)
+    if is_full and (missing := source.shapes.keys() - used):
       name = min(missing)
       raise CheckpointError(
         f'the model must have all {len(source.shapes)} variables of'

@@ -291,6 +291,26 @@ def test_files_are_copied_to_buckets_too(tmp_path):
   assert {name: (side / name).read_bytes() for name in side.files()} == want
 
 
+def test_a_job_takes_along_the_files_of_another(tmp_path):
+  source, job = tmp_path / 'source', tmp_path / 'job'
+  reference_models.write_reference(source, 'mistral')
+  side_folder.write(model_folder.ModelFolder.open(source), job)
+  url = f'memory://{uuid.uuid4().hex}/job'
+  # From a directory of checkpoints, to a bucket and back.
+  side_folder.copy_of_job(job / 'checkpoints', url)
+  side_folder.copy_of_job(url, tmp_path / 'last')
+  want, got = (x / side_folder.FOLDER for x in (job, tmp_path / 'last'))
+  assert storage.files(got) == storage.files(want) != []
+  for name in storage.files(want):
+    assert (got / name).read_bytes() == (want / name).read_bytes()
+  # Files that a job has stay.
+  (got / 'config.json').write_text('{}')
+  side_folder.copy_of_job(job, tmp_path / 'last')
+  assert (got / 'config.json').read_text() == '{}'
+  side_folder.copy_of_job(tmp_path / 'none', tmp_path / 'other')
+  assert not (tmp_path / 'other').exists()
+
+
 def test_errors_name_the_next_step(tmp_path, capsys):
   source = tmp_path / 'source'
   reference = reference_models.load()['qwen3']
