@@ -453,6 +453,8 @@ FAMILIES: Mapping[str, Family] = {
   ),
   'gpt_oss': Family(read=_gpt_oss),
   'granite': Family(read=granite.read),
+  # The architecture of DeepSeek-V3.
+  'kimi_k2': Family(read=deepseek.read_v3),
   'llama': Family(read=_llama),
   'mistral': Family(read=_mistral),
   'mixtral': Family(read=_mixtral),

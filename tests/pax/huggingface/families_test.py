@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 
 from pax.huggingface import families, model_folder
 from pax.tasks.lm import low_rank_tasks
+from pax.tasks.lm.params import published_configs
 from praxis import py_utils, weight_matrices
 from praxis.layers.transformer_models import stack_configs
 from praxis.nested_map import NestedMap
@@ -137,6 +139,16 @@ def test_the_published_file_of_glm_4_5():
   assert not model.has_qkv_bias
   assert model.experts.routing['gate_scale'] == 1.0
   assert model.experts.routing['num_expert_groups'] == 1
+
+
+def test_kimi_k2_is_a_deepseek_v3():
+  config = reference_models.load()['deepseek_v3']['config']
+  kimi = {**config, 'model_type': 'kimi_k2'}
+  assert families.read_model(kimi) == families.read_model(config)
+  published = families.read_model(published_configs.KIMI_K2).weights()
+  shapes = {x.tensor: x.tensor_shape for x in published}
+  # The number of the published files, without the scales of FP8.
+  assert sum(map(math.prod, shapes.values())) == 1_026_408_232_448
 
 
 @pytest.mark.parametrize(

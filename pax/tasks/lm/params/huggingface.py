@@ -95,6 +95,13 @@ class DeepSeekV3(choice_bias.ChoiceBiasLm):
 
 
 @experiment_registry.register
+class KimiK2(choice_bias.ChoiceBiasLm):
+  """Kimi K2, 1026B with 32B for a token."""
+
+  CONFIG = published_configs.KIMI_K2
+
+
+@experiment_registry.register
 class Gemma(fine_tuning.HuggingFaceLm):
   """Gemma 2B."""
 

@@ -219,6 +219,32 @@ DEEPSEEK_V3: Json = {
   'bos_token_id': 0,
   'eos_token_id': 1,
 }
+# Kimi K2.
+KIMI_K2: Json = {
+  **DEEPSEEK_V3,
+  'model_type': 'kimi_k2',
+  'vocab_size': 163840,
+  'num_nextn_predict_layers': 0,
+  'first_k_dense_replace': 1,
+  'num_attention_heads': 64,
+  'n_routed_experts': 384,
+  'n_group': 1,
+  'topk_group': 1,
+  'routed_scaling_factor': 2.827,
+  'aux_loss_alpha': 0.001,
+  'rope_theta': 50000.0,
+  'rope_scaling': {
+    'type': 'yarn',
+    'factor': 32.0,
+    'beta_fast': 1.0,
+    'beta_slow': 1.0,
+    'mscale': 1.0,
+    'mscale_all_dim': 1.0,
+    'original_max_position_embeddings': 4096,
+  },
+  'bos_token_id': 163584,
+  'eos_token_id': 163585,
+}
 # Gemma 2B.
 GEMMA: Json = {
   'model_type': 'gemma',
