@@ -29,6 +29,7 @@ from praxis.layers.attentions.projections import (
   CombinedQKVProjectionLayer,
   PerDimScale,
 )
+from praxis.layers.attentions.query_temperature import QueryTemperature
 from praxis.layers.attentions.relative_bias import RelativeBias
 from praxis.layers.attentions.xl import (
   DotProductAttentionXL,
@@ -50,6 +51,7 @@ __all__ = [
   'LocalSelfAttentionRelativeBias',
   'LocalSelfAttentionXL',
   'PerDimScale',
+  'QueryTemperature',
   'RelativeBias',
   'additive_mask',
   'apply_mask',

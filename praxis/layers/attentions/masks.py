@@ -197,6 +197,24 @@ def segment_step_mask(
   return additive_mask(outside, jnp.float32)[:, jnp.newaxis]
 
 
+def chunk_step_mask(
+  time_step: Int[Array, ''] | int,
+  seq_len: int,
+  segment_pos: Int[Array, 'B L'],
+  chunk_size: int,
+) -> Float[Array, 'B 1 L S']:
+  """Returns the causal mask of L steps within the chunks of their segments.
+
+  Args:
+    time_step: index of the first step.
+    seq_len: number of steps in the cache.
+    segment_pos: position of each step in its segment; see `segment_step_mask`.
+    chunk_size: number of positions of a chunk.
+  """
+  pos_in_chunk = jnp.maximum(segment_pos, 0) % chunk_size
+  return segment_step_mask(time_step, seq_len, pos_in_chunk)
+
+
 def expand_step_mask(
   mask: Shaped[Array, '...'], batch: int
 ) -> Shaped[Array, '#B N L S']:

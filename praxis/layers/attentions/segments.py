@@ -56,6 +56,25 @@ class SegmentMask:
     ids = jnp.broadcast_to(self.segment_ids, shape)
     return dataclasses.replace(self, segment_ids=ids)
 
+  def in_chunks(self, positions: Int[Array, '#B T'], size: int) -> SegmentMask:
+    """Returns the causal mask in which chunks of segments are segments.
+
+    Args:
+      positions: of each element in its segment.
+      size: number of positions of a chunk.
+    """
+    shape = jnp.broadcast_shapes(positions.shape, self.segment_ids.shape)
+    ids = jnp.broadcast_to(self.segment_ids, shape)
+    is_first = (positions % size == 0).at[:, 0].set(True)
+    is_first |= jnp.diff(ids, axis=1, prepend=ids[:, :1]) != 0
+    chunk_ids = jnp.cumsum(is_first, axis=1, dtype=ids.dtype)
+    return dataclasses.replace(
+      self,
+      segment_ids=jnp.where(ids > 0, chunk_ids, ids),
+      is_causal=True,
+      is_packed=True,
+    )
+
   def additive(self) -> Float[Array, 'B 1 T T']:
     """Returns the mask as floats; see masks.py."""
     if self.is_causal:

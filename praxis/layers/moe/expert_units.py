@@ -52,6 +52,11 @@ def check_fields(layer: base_layer.BaseLayer) -> None:
       f'has_bias must be False with gating_func={layer.gating_func!r}, got '
       "True; set gating_func='dropless'"
     )
+  if layer.has_bias and layer.gates_scale_inputs:
+    raise ValueError(
+      'has_bias must be False with gates_scale_inputs=True, got True; the '
+      'biases of outputs have gates'
+    )
   is_changed = layer.gated_limit is not None or layer.gated_offset
   if is_changed and not layer.use_gated_activation:
     raise ValueError(
@@ -59,6 +64,22 @@ def check_fields(layer: base_layer.BaseLayer) -> None:
       f'{layer.gated_limit} and gated_offset={layer.gated_offset}, got False; '
       'they are of the two projections of gated activations'
     )
+
+
+def create_choice_bias(layer: base_layer.BaseLayer) -> None:
+  """Creates `choice_bias` [E] of a layer, which no gradient updates."""
+  bias = base_layer.WeightHParams(
+    shape=[layer.num_experts],
+    init=base_layer.WeightInit.Constant(0.0),
+    mesh_shape=layer.mesh_shape,
+    # Steps are smaller than what bfloat16 resolves.
+    dtype=jnp.float32,
+    collections=[
+      base_layer.WeightHParamsCollection.REQUIRES_MEAN_SYNC,
+      base_layer.WeightHParamsCollection.DISALLOW_BFLOAT16_CONVERSION,
+    ],
+  )
+  layer.create_variable('choice_bias', bias, trainable=False)
 
 
 def create_biases(

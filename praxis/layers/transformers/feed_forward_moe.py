@@ -63,6 +63,8 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
   gate_scale: float = 1.0
   # The gates as a function of the router's logits: 'softmax' or 'sigmoid'.
   gate_function: str = 'softmax'
+  # Whether gates multiply the inputs of experts, not their outputs (Llama 4).
+  gates_scale_inputs: bool = False
   # Consecutive experts form groups; a token uses those of the best groups. The
   # score of a group is the sum of those of its best experts.
   num_expert_groups: int = 1
@@ -380,6 +382,8 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
     matmul: dropless.Matmul,
   ) -> Float[Array, 'R M']:
     """Applies experts to rows; a `dropless.ExpertFn`."""
+    if self.gates_scale_inputs:
+      rows, gates = rows * gates, jnp.ones_like(gates)
     projections = weights.input_projections(rows, matmul)
     if self.use_gated_activation:
       hidden = self._gated(projections[-1], projections[0])
@@ -405,7 +409,7 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
     )
     self.create_variable('gate', router)
     if self.use_choice_bias:
-      self._create_choice_bias()
+      expert_units.create_choice_bias(self)
     input_weight = self._moe_weight_hparams(
       [self.num_experts, model, hidden], split.emh, model
     )
@@ -420,20 +424,6 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
     if self.has_bias:
       fraction = self._active_fraction()
       expert_units.create_biases(self, self._input_names(), fraction)
-
-  def _create_choice_bias(self) -> None:
-    bias = base_layer.WeightHParams(
-      shape=[self.num_experts],
-      init=base_layer.WeightInit.Constant(0.0),
-      mesh_shape=self.mesh_shape,
-      # Steps are smaller than what bfloat16 resolves.
-      dtype=jnp.float32,
-      collections=[
-        base_layer.WeightHParamsCollection.REQUIRES_MEAN_SYNC,
-        base_layer.WeightHParamsCollection.DISALLOW_BFLOAT16_CONVERSION,
-      ],
-    )
-    self.create_variable('choice_bias', bias, trainable=False)
 
   def _moe_weight_hparams(
     self, shape: list[int], split: SplitDimsMapping, fan_in: int
@@ -578,6 +568,7 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
   def _check_dropless_fields(self) -> None:
     names = (
       *('experts_per_token', 'normalize_gates', 'gate_scale', 'gate_function'),
+      'gates_scale_inputs',
       *('num_expert_groups', 'groups_per_token', 'experts_per_group_score'),
       *('use_choice_bias', 'choice_bias_update_rate'),
       *('balances_each_sequence', 'expert_dispatch'),

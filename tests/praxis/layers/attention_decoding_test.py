@@ -98,6 +98,20 @@ _KINDS = {
     },
     _STATES,
   ),
+  'mqa_chunks': (
+    _MQA,
+    {
+      'num_kv_heads': 2,
+      'attention_chunk_size': 2,
+      'ln_tpl': _NORM,
+      'query_temperature_tpl': pax_fiddle.Config(
+        attentions.QueryTemperature, interval=2
+      ),
+      'consolidate_rope_key_state': True,
+      **_ROTARY,
+    },
+    _STATES,
+  ),
   'mqa_sinks': (_MQA, {'num_kv_heads': 2, **_SINKS}, _STATES),
   'mqa_gate': (_MQA, {'num_kv_heads': 2, 'use_output_gate': True}, _STATES),
   'mqa_window_sinks': (

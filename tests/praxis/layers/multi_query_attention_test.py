@@ -12,6 +12,7 @@ import pytest
 from praxis import base_layer, pax_fiddle
 from praxis.layers import attentions, normalizations
 from praxis.layers import multi_query_attention as mqa
+from praxis.layers.attentions import segments
 from tests.praxis.layers import running
 from tests.testing import numpy_layers
 
@@ -51,6 +52,7 @@ def _reference(params, x, mask, o):
       for y, name in ((q, 'q'), (k, 'k'))
     )
   k, v = (np.repeat(y, _N // y.shape[2], axis=2) for y in (k, v))
+  q = q * np.asarray(o.get('query_factor', 1.0))[..., None, None]
   if o.get('internal_enable_query_scale', True):
     q = q * q.shape[-1] ** -0.5
   logits = np.einsum('btnh,bsnh->bnts', q, k)
@@ -117,6 +119,53 @@ def test_parts_of_the_queries_give_the_same(options, causal):
   out, probs = running.run(layer, variables, x, x, x, mask)
   assert probs is None
   want, _ = _reference(variables['params'], np.asarray(x), mask, options)
+  np.testing.assert_allclose(out, want, atol=1e-5)
+
+
+@pytest.mark.parametrize('has_segment_ids', [False, True])
+def test_chunks_and_temperatures_of_packed_segments(has_segment_ids):
+  positions = np.array([[0, 1, 0, 1, 2, 3], [0, 1, 2, 3, 4, 0]])
+  mask = _mask()
+  if has_segment_ids:
+    mask = segments.SegmentMask(_SEGMENTS, True, np.dtype('float32'))
+  config = _config(
+    num_kv_heads=2,
+    attention_chunk_size=2,
+    internal_enable_query_scale=False,
+    query_temperature_tpl=pax_fiddle.Config(
+      attentions.QueryTemperature, log_scale=0.5, interval=2
+    ),
+  )
+  x = running.normal(_B, _T, _D)
+  pos = jnp.asarray(positions)
+  layer, variables = running.build(config, x, x, x, mask, pos, pos)
+  out, probs = running.run(layer, variables, x, x, x, mask, pos, pos)
+  hidden = np.full((_B, 1, _T, _T), -1.0)
+  for b, t, s in np.ndindex(_B, _T, _T):
+    is_seen = _SEGMENTS[b, s] == _SEGMENTS[b, t] and s <= t
+    if is_seen and positions[b, s] // 2 == positions[b, t] // 2:
+      hidden[b, 0, t, s] = 0.0
+  want = _reference(
+    variables['params'],
+    np.asarray(x),
+    hidden,
+    {
+      'num_kv_heads': 2,
+      'internal_enable_query_scale': False,
+      'query_factor': 1 + 0.5 * np.log(1 + (positions + 1) // 2),
+    },
+  )
+  np.testing.assert_allclose(probs, want[1], atol=1e-5)
+  np.testing.assert_allclose(out, want[0], atol=1e-5)
+
+
+def test_one_chunk_is_causal():
+  x = running.normal(_B, _T, _D)
+  layer, variables = running.build(
+    _config(attention_chunk_size=_T), x, x, x, _mask(causal=False)
+  )
+  out, _ = running.run(layer, variables, x, x, x, _mask(causal=False))
+  want, _ = _reference(variables['params'], np.asarray(x), _mask(), {})
   np.testing.assert_allclose(out, want, atol=1e-5)
 
 
@@ -193,6 +242,19 @@ def test_bf16_keeps_the_softmax_in_float32():
     ({'chunked_attn_num_seq_split': 0}, 'at least 1, got 0'),
     ({'chunked_attn_num_seq_split': 4}, 'must divide the number of queries 6'),
     ({'local_window_size': (-1, 0)}, r'got \(-1, 0\)'),
+    ({'attention_chunk_size': 0}, 'at least 1, .* got 0 with None'),
+    (
+      {'attention_chunk_size': 2, 'local_window_size': (1, 0)},
+      r'without local_window_size, got 2 with \(1, 0\)',
+    ),
+    (
+      {
+        'query_temperature_tpl': pax_fiddle.Config(
+          attentions.QueryTemperature, interval=0
+        )
+      },
+      'interval must be a number of positions, at least 1, got 0',
+    ),
   ],
 )
 def test_bad_settings_are_refused(kwargs, message):
@@ -200,6 +262,25 @@ def test_bad_settings_are_refused(kwargs, message):
   with pytest.raises(ValueError, match=message):
     layer = _config(**kwargs).set(name='mqa').Instantiate()
     layer.abstract_init_with_metadata(x, x, x, _mask())
+
+
+def test_chunks_are_of_one_sequence():
+  x = jnp.zeros((_B, _T, _D))
+  config = _config(attention_chunk_size=2)
+  layer = config.set(name='mqa').Instantiate()
+  with pytest.raises(ValueError, match='but for self-attention, got 5 keys'):
+    layer.abstract_init_with_metadata(x, x[:, :5], x[:, :5], _mask()[..., :5])
+  layer, variables = running.build(config, x, x, x, _mask())
+  with pytest.raises(ValueError, match='got cross-attention; chunks are'):
+    layer.apply(
+      variables,
+      x[:, 0],
+      atten_mask=_mask()[:, :, 0],
+      time_step=0,
+      segment_pos=None,
+      is_cross_attention=True,
+      method='extend_step',
+    )
 
 
 def test_the_projection_to_one_head():

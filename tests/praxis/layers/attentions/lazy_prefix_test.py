@@ -56,6 +56,10 @@ def _texts():
       multi_query_attention.MultiQueryDotProductAttentionLPB,
       {'num_kv_heads': 2, 'local_window_size': (3, 0)},
     ),
+    (
+      multi_query_attention.MultiQueryDotProductAttentionLPB,
+      {'num_kv_heads': 2, 'attention_chunk_size': 4},
+    ),
   ],
 )
 def test_prefixes_of_prefixes(cls, options):

@@ -107,6 +107,7 @@ def test_other_dtypes_have_no_kernel(dtype):
 _MULTI_QUERY = pax_fiddle.Config(
   multi_query_attention.MultiQueryDotProductAttention
 )
+_CHUNKS = _MULTI_QUERY.clone().set(attention_chunk_size=20)
 _LOCAL = pax_fiddle.Config(
   attentions.LocalSelfAttention, left_context=20, right_context=0
 )
@@ -120,6 +121,7 @@ _GROUPED_QUERY = pax_fiddle.Config(
   [
     ('plain', None, dict(packed_input=False)),
     ('plain', _MULTI_QUERY, dict(local_window_size=(20, 0))),
+    ('plain', _CHUNKS, {}),
     pytest.param('plain', _LOCAL, {}, marks=pytest.mark.nightly),
     ('plain', _GROUPED_QUERY, {}),
     ('repeated', None, {}),

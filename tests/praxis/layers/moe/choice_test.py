@@ -7,6 +7,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from praxis import base_layer, pax_fiddle
 from praxis.layers import transformers
@@ -79,6 +80,30 @@ def test_choice_by_groups_and_biases():
     losses.append(12 * np.sum(density * mean))
   loss = updates['aux_loss']['aux_moe_load_balance_loss'].value
   np.testing.assert_allclose(loss, np.mean(losses), rtol=1e-5)
+
+
+@pytest.mark.parametrize('k', [1, 2])
+def test_gates_scale_the_inputs_of_experts(k):
+  x = running.normal(_B, _T, _D)
+  config = mixtures.config(
+    gating_func='dropless',
+    num_experts=4,
+    experts_per_token=k,
+    gate_function='sigmoid',
+    normalize_gates=False,
+    gates_scale_inputs=True,
+    use_gated_activation=True,
+  )
+  layer, variables = running.build(config, x, jnp.zeros((_B, _T)))
+  p = mixtures.numbers(variables)
+  gates = 1 / (1 + np.exp(-np.asarray(x, np.float64) @ p['gate']))
+  want = np.asarray(x, np.float64)
+  for expert in range(4):
+    is_chosen = np.argsort(np.argsort(-gates))[..., expert] < k
+    scaled = x * (gates[..., expert] * is_chosen)[..., None]
+    want = want + mixtures.experts(p, scaled, gated=True)[:, :, expert]
+  got = running.run(layer, variables, x, jnp.zeros((_B, _T)))
+  np.testing.assert_allclose(got, want, atol=1e-4)
 
 
 def test_the_router_of_half_precision_has_float32_logits(monkeypatch):

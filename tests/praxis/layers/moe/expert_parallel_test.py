@@ -286,9 +286,16 @@ def test_devices_with_the_same_tokens_send_no_rows():
 
 
 @pytest.mark.parametrize(
-  'mesh, dispatch', [((1, 1, 1), 'auto'), ((1, 4, 1), 'all_to_all')]
+  'mesh, dispatch, fields',
+  [
+    ((1, 1, 1), 'auto', _UNITS),
+    ((1, 4, 1), 'all_to_all', _UNITS),
+    ((1, 1, 1), 'auto', {'gates_scale_inputs': True}),
+  ],
 )
-def test_rows_without_a_group_reach_no_gradient(mesh, dispatch, monkeypatch):
+def test_rows_without_a_group_reach_no_gradient(
+  mesh, dispatch, fields, monkeypatch
+):
   # Kernels leave these rows, and their gradients, undefined.
   @jax.custom_vjp
   def product(rows, weights, group_sizes):
@@ -313,7 +320,7 @@ def test_rows_without_a_group_reach_no_gradient(mesh, dispatch, monkeypatch):
   monkeypatch.setattr(dropless, 'mixture', dropless.grouped_mixture)
   monkeypatch.setattr(jax.lax, 'ragged_all_to_all', _ragged_all_to_all)
   with platforms.tracing_for('gpu'):
-    config = _config(expert_dispatch=dispatch, **_UNITS)
+    config = _config(expert_dispatch=dispatch, **fields)
     got = _step(mesh, config, **_QUICKLY)[0]
   assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(got))
 

@@ -426,6 +426,11 @@ def test_declared_weights():
     ),
     ({'experts_per_token': 3}, "set gating_func='dropless'"),
     ({'has_bias': True}, "set gating_func='dropless'"),
+    (
+      {'gating_func': 'dropless', 'has_bias': True, 'gates_scale_inputs': True},
+      'has_bias must be False with gates_scale_inputs=True',
+    ),
+    ({'gates_scale_inputs': True}, 'gates_scale_inputs must have the default'),
     ({'gated_limit': 7.0}, 'use_gated_activation must be True'),
     ({'normalize_gates': False}, "set gating_func='dropless'"),
     (
