@@ -125,15 +125,46 @@ def ropes_by_layer_type(
   return {'rope_scaling': None, **full}, window
 
 
+def rotary_layers(config: Json) -> tuple[bool, ...]:
+  """Returns whether each layer rotates queries and keys.
+
+  Raises:
+    ValueError: `no_rope_layers` has no value for a layer.
+  """
+  num_layers = size(config, 'num_hidden_layers')
+  # 1 for layers that do, against the name.
+  rotates = config.get('no_rope_layers')
+  if rotates is None:
+    period = size(
+      {'no_rope_layer_interval': 4, **config}, 'no_rope_layer_interval'
+    )
+    rotates = [(i + 1) % period != 0 for i in range(num_layers)]
+  if not isinstance(rotates, list) or len(rotates) < num_layers:
+    raise ValueError(
+      'no_rope_layers in config.json must be a list with 1 for each of'
+      f' {num_layers} layers with rotary positions and 0 for others, got'
+      f' {rotates!r}; use the file that save_pretrained writes'
+    )
+  return tuple(map(bool, rotates[:num_layers]))
+
+
 def windows(
-  kinds: Collection[str], window: int | None
+  kinds: Collection[str],
+  window: int | None,
+  *,
+  local: str = 'sliding_attention',
 ) -> tuple[int | None, ...]:
   """Returns the windows of layers by their `layer_types`.
+
+  Args:
+    kinds: The types.
+    window: That of layers of the type `local`; others have none.
+    local: A type.
 
   Raises:
     ValueError: A type is unknown.
   """
-  sizes = {'sliding_attention': window, 'full_attention': None}
+  sizes = {local: window, 'full_attention': None}
   if unknown := set(kinds) - sizes.keys():
     raise ValueError(
       f'layer_types in config.json must be of {sorted(sizes)}, got'

@@ -19,6 +19,7 @@ from pax.huggingface import (
   gpt_oss,
   granite,
   layer_norms,
+  llama4,
   mtp_modules,
   olmo,
   qwen3_next,
@@ -456,6 +457,7 @@ FAMILIES: Mapping[str, Family] = {
   # The architecture of DeepSeek-V3.
   'kimi_k2': Family(read=deepseek.read_v3),
   'llama': Family(read=_llama),
+  'llama4_text': Family(read=llama4.read_text),
   'mistral': Family(read=_mistral),
   'mixtral': Family(read=_mixtral),
   'olmo2': Family(read=olmo.read_olmo2),

@@ -22,10 +22,14 @@ class ExpertTensors:
   # Of the mixture in its layer.
   mixture: str
   # Of the projections of an expert: that of the activation, that which its
-  # output multiplies, and the output's.
+  # output multiplies, and the output's. If the first two are the same, one
+  # tensor has both for all experts, [E, inputs, 2 * outputs], and one the
+  # outputs'.
   gate: str
   up: str
   down: str
+  # Of the router, in the mixture.
+  router: str = 'gate'
   # Of the feed-forward layer of all tokens, and of the bias of the choice, in
   # the mixture; None where there is none.
   shared: str | None = None
@@ -101,10 +105,12 @@ class MixtureOfExperts:
       target: Path of the mixture.
       model_dims: Dimension of the model.
     """
-    names, hidden_dims = self.tensors, self.hidden_dims
+    names = self.tensors
     source = f'{source}.{names.mixture}'
     yield weight_layouts.transposed(
-      f'{source}.gate.weight', f'{target}/gate', self.num_experts, model_dims
+      f'{source}.{names.router}.weight',
+      f'{target}/gate',
+      *(self.num_experts, model_dims),
     )
     if names.choice_bias is not None:
       # A variable that no gradient updates.
@@ -126,6 +132,38 @@ class MixtureOfExperts:
         f'{target}/shared_experts/output_gate/linear/w',
         *(1, model_dims),
       )
+    of_experts = f'{source}.experts', target, model_dims
+    if names.gate == names.up:
+      yield from self._fused_weights(*of_experts)
+    else:
+      yield from self._expert_weights(*of_experts)
+
+  def _fused_weights(
+    self, source: str, target: str, model_dims: int
+  ) -> Iterator[WeightLayout]:
+    """Yields the layouts of experts whose tensors are those of all."""
+    names, experts, hidden_dims = (
+      self.tensors,
+      self.num_experts,
+      self.hidden_dims,
+    )
+    for first, variable in ((0, 'wi_gate_0'), (hidden_dims, 'wi_0')):
+      yield weight_layouts.same(
+        f'{source}.{names.gate}',
+        f'{target}/{variable}',
+        *(experts, model_dims, 2 * hidden_dims),
+      ).take(slice(None), slice(None), slice(first, first + hidden_dims))
+    yield weight_layouts.same(
+      f'{source}.{names.down}',
+      f'{target}/wo_0',
+      *(experts, hidden_dims, model_dims),
+    )
+
+  def _expert_weights(
+    self, source: str, target: str, model_dims: int
+  ) -> Iterator[WeightLayout]:
+    """Yields the layouts of experts with tensors of their own."""
+    names, hidden_dims = self.tensors, self.hidden_dims
     for projection, variable, outputs, inputs in (
       (names.gate, 'wi_gate_0', hidden_dims, model_dims),
       (names.up, 'wi_0', hidden_dims, model_dims),
@@ -134,7 +172,7 @@ class MixtureOfExperts:
       for i in range(self.num_experts):
         yield dataclasses.replace(
           weight_layouts.transposed(
-            f'{source}.experts.{i}.{projection}.weight',
+            f'{source}.{i}.{projection}.weight',
             f'{target}/{variable}',
             outputs,
             inputs,

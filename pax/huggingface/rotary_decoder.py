@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decoders with rotary positions, RMS norms and gated feed-forward layers.
 
-Llama, Mistral, Mixtral, Qwen, Gemma, gpt-oss, DeepSeek, OLMo, Phi, SmolLM, GLM
-and Granite differ in the fields of `RotaryDecoder` only.
+Llama, Mistral, Mixtral, Qwen, Gemma, gpt-oss, DeepSeek, OLMo, Phi, SmolLM, GLM,
+Granite and Kimi differ in the fields of `RotaryDecoder` only.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pax.huggingface.weight_layouts import WeightLayout
 from praxis import base_layer, pax_fiddle
 from praxis.layers import (
   activations,
+  attentions,
   embedding_softmax,
   models,
   multi_query_attention,
@@ -81,6 +82,11 @@ class RotaryDecoder:
   has_head_norms: bool = False
   # Whether they are instead with all heads together.
   has_projection_norms: bool = False
+  # Whether they are divided by their root mean square after their rotation.
+  has_rotated_norms: bool = False
+  # The log_scale and interval of QueryTemperature in layers that do not rotate;
+  # None for none.
+  temperature_without_rotary: tuple[float, int] | None = None
   # Whether each head has a logit that attends to no value.
   has_sinks: bool = False
   # Whether attended values are multiplied by the sigmoid of a projection, which
@@ -89,6 +95,8 @@ class RotaryDecoder:
   # Number of positions that a query sees, itself included, for each layer; None
   # for all.
   windows: tuple[int | None, ...] = ()
+  # Number of positions of the chunks that a query sees keys of, likewise.
+  chunk_sizes: tuple[int | None, ...] = ()
   # The factor of queries; None for 1/√(dim_per_head).
   query_scale: float | None = None
   # Soft caps; None for none.
@@ -108,6 +116,8 @@ class RotaryDecoder:
   # gates of feed-forward layers and what they multiply.
   has_fused_qkv: bool = False
   has_fused_gates: bool = False
+  # Name of the tensors of feed-forward layers in their layer.
+  feed_forward_tensors: str = 'mlp'
   # Attention to latents instead; None for none.
   latent_attention: LatentAttention | None = None
   # The layers without attention; None for no layer.
@@ -119,12 +129,13 @@ class RotaryDecoder:
 
   def __post_init__(self) -> None:
     # Before weights are read.
-    if self.windows and len(self.windows) != self.num_layers:
-      raise ValueError(
-        'layer_types in config.json must have one for each of'
-        f' {self.num_layers} layers, got {len(self.windows)}; use the file that'
-        ' save_pretrained writes'
-      )
+    for kinds in (self.windows, self.chunk_sizes):
+      if kinds and len(kinds) != self.num_layers:
+        raise ValueError(
+          'layer_types in config.json must have one for each of'
+          f' {self.num_layers} layers, got {len(kinds)}; use the file that'
+          ' save_pretrained writes'
+        )
     rotary_embedding(self.rope)
     if self.window_rope is not None:
       rotary_embedding(self.window_rope)
@@ -225,16 +236,19 @@ class RotaryDecoder:
 
   def _layers(self) -> LayerTpl | list[LayerTpl]:
     """Returns the layer, or all layers if they differ in their mixers."""
-    mixers = [
-      self.delta_nets if self._has_delta_net(i) else self._rope_of_layer(i)
-      for i in range(self.num_layers)
-    ]
+    mixers = [self._mixer(i) for i in range(self.num_layers)]
     if all(mixer == mixers[0] for mixer in mixers):
-      return self._layer(mixers[0])
-    return [self._layer(mixer) for mixer in mixers]
+      return self._layer(*mixers[0])
+    return [self._layer(*mixer) for mixer in mixers]
 
-  def _has_delta_net(self, index: int) -> bool:
-    return self.delta_nets is not None and index in self.delta_nets.layers
+  def _mixer(
+    self, index: int
+  ) -> tuple[DeltaNets | Mapping[str, Any] | None, int | None]:
+    """Returns the Gated DeltaNets or the rope of a layer, and its chunks."""
+    if self.delta_nets is not None and index in self.delta_nets.layers:
+      return self.delta_nets, None
+    chunk_size = self.chunk_sizes[index] if self.chunk_sizes else None
+    return self._rope_of_layer(index), chunk_size
 
   def _rope_of_layer(self, index: int) -> Mapping[str, Any] | None:
     """Returns the `rope_parameters` of a layer; None if it does not rotate."""
@@ -245,12 +259,16 @@ class RotaryDecoder:
       return self.window_rope
     return self.rope
 
-  def _layer(self, mixer: DeltaNets | Mapping[str, Any] | None) -> LayerTpl:
+  def _layer(
+    self, mixer: DeltaNets | Mapping[str, Any] | None, chunk_size: int | None
+  ) -> LayerTpl:
     """Returns the layer with a Gated DeltaNet, or the attention of a rope."""
     if isinstance(mixer, DeltaNets):
       attention = mixer.layer(self._norm().set(direct_scale=True))
     else:
       attention = self._rotary_attention(mixer)
+    if chunk_size is not None:
+      attention.attention_chunk_size = chunk_size
     feed_forward = Config(
       transformers.TransformerFeedForward,
       has_bias=self.has_ffn_bias,
@@ -278,7 +296,16 @@ class RotaryDecoder:
       attention.set(
         use_rotary_position_emb=False, consolidate_rope_key_state=False
       )
+      if self.temperature_without_rotary is not None:
+        log_scale, interval = self.temperature_without_rotary
+        attention.query_temperature_tpl = Config(
+          attentions.QueryTemperature, log_scale=log_scale, interval=interval
+        )
     else:
+      if self.has_rotated_norms:
+        attention.ln_tpl = Config(
+          normalizations.RmsNormNoScale, epsilon=self.norm_epsilon
+        )
       attention.rotary_position_emb_tpl = rotary_embedding(rope).set(
         rotary_dims=self.rotary_dims,
         interleaved_pairs=self.has_interleaved_pairs,
@@ -328,7 +355,10 @@ class RotaryDecoder:
         source, f'{target}/ff_layer', self.model_dims
       )
       return
-    feed_forward = f'{source}.mlp', f'{target}/ff_layer'
+    feed_forward = (
+      f'{source}.{self.feed_forward_tensors}',
+      f'{target}/ff_layer',
+    )
     if self.has_fused_gates:
       yield from weight_layouts.fused_feed_forward(
         *feed_forward, self.model_dims, self.hidden_dims

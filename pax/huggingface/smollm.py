@@ -14,7 +14,7 @@ def read_smollm3(config: Json) -> RotaryDecoder:
   Raises:
     ValueError: A setting is not supported.
   """
-  rotary_layers = _rotary_layers(config)
+  rotary_layers = config_settings.rotary_layers(config)
   window = config.get('sliding_window')
   is_windowed = config.get('use_sliding_window', False)
   kinds = config.get('layer_types') or [
@@ -36,26 +36,3 @@ def read_smollm3(config: Json) -> RotaryDecoder:
     windows=config_settings.windows(kinds, window),
     rotary_layers=rotary_layers,
   )
-
-
-def _rotary_layers(config: Json) -> tuple[bool, ...]:
-  """Returns whether each layer rotates queries and keys.
-
-  Raises:
-    ValueError: `no_rope_layers` has no value for a layer.
-  """
-  num_layers = config_settings.size(config, 'num_hidden_layers')
-  # 1 for layers that do, against the name.
-  rotates = config.get('no_rope_layers')
-  if rotates is None:
-    period = config_settings.size(
-      {'no_rope_layer_interval': 4, **config}, 'no_rope_layer_interval'
-    )
-    rotates = [(i + 1) % period != 0 for i in range(num_layers)]
-  if not isinstance(rotates, list) or len(rotates) < num_layers:
-    raise ValueError(
-      'no_rope_layers in config.json must be a list with 1 for each of'
-      f' {num_layers} layers with rotary positions and 0 for others, got'
-      f' {rotates!r}; use the file that save_pretrained writes'
-    )
-  return tuple(map(bool, rotates[:num_layers]))

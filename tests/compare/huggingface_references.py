@@ -21,6 +21,7 @@ NUM_NEW_TOKENS = 6
 # Those of references.json, one for each family.
 _REFERENCES = (
   'llama3',
+  'llama4',
   'mistral',
   'mixtral',
   'qwen2',
@@ -118,6 +119,45 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
   'llama_biases': (
     'llama',
     dict(num_key_value_heads=1, attention_bias=True, mlp_bias=True),
+  ),
+  'llama4': (
+    'llama4_text',
+    dict(
+      num_key_value_heads=2,
+      head_dim=12,
+      intermediate_size=20,
+      intermediate_size_mlp=48,
+      num_local_experts=4,
+      interleave_moe_layer_step=2,
+      no_rope_layer_interval=2,
+      attention_chunk_size=4,
+      floor_scale=2,
+      attn_scale=0.5,
+      rope_parameters=_LLAMA_3_ROPE,
+    ),
+  ),
+  'llama4_biases': (
+    'llama4_text',
+    dict(
+      num_key_value_heads=1,
+      head_dim=8,
+      num_hidden_layers=4,
+      intermediate_size=20,
+      intermediate_size_mlp=24,
+      num_local_experts=5,
+      num_experts_per_tok=2,
+      moe_layers=[0, 1, 3],
+      no_rope_layers=[1, 0, 1, 1],
+      layer_types=[
+        *('full_attention', 'chunked_attention', 'chunked_attention'),
+        'full_attention',
+      ],
+      attention_chunk_size=3,
+      use_qk_norm=False,
+      attn_temperature_tuning=False,
+      attention_bias=True,
+      tie_word_embeddings=True,
+    ),
   ),
   'mistral': ('mistral', dict(num_key_value_heads=2, sliding_window=4)),
   'mixtral': (

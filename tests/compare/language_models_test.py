@@ -94,11 +94,11 @@ def _gradients(model, tensors):
 
 @pytest.mark.parametrize(
   # gpt-oss has sinks, biases of experts, and tensors of two variables; GLM-4.5
-  # the routing of DeepSeek-V3.
+  # the routing of DeepSeek-V3; Llama 4 gates of inputs.
   'name',
   [
-    *('gpt_oss', 'olmo2', 'olmo3', 'phi3', 'qwen3_next', 'smollm3', 'glm4'),
-    *('glm4_moe', 'glm4_moe_air', 'granite'),
+    *('llama4', 'gpt_oss', 'olmo2', 'olmo3', 'phi3'),
+    *('qwen3_next', 'smollm3', 'glm4', 'glm4_moe', 'glm4_moe_air', 'granite'),
   ],
 )
 def test_losses_and_gradients_are_the_same(name, tmp_path):
@@ -165,7 +165,9 @@ def test_references_are_those_of_transformers(name):
   assert found['tensors'] == want['tensors']
 
 
-@pytest.mark.parametrize('name', ['gpt2', 'qwen3_next', 'qwen3_next_biases'])
+@pytest.mark.parametrize(
+  'name', ['llama4', 'gpt2', 'qwen3_next', 'qwen3_next_biases']
+)
 def test_texts_are_scored_alike_in_a_packed_row(name, tmp_path):
   model = references.make_model(name)
   model.save_pretrained(tmp_path)

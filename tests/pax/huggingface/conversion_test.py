@@ -38,6 +38,7 @@ from tests.pax.huggingface import convert_command, reference_models
   'name, options',
   [
     ('llama3', {'dtype': 'BF16', 'num_files': 3}),
+    ('llama4', {'dtype': 'BF16', 'num_files': 2}),
     ('gemma2', {'dtype': 'F16'}),
     ('qwen3_moe', {'num_files': 4}),
     ('deepseek_v3', {'num_files': 4}),

@@ -151,6 +151,45 @@ def test_kimi_k2_is_a_deepseek_v3():
   assert sum(map(math.prod, shapes.values())) == 1_026_408_232_448
 
 
+def test_the_published_files_of_llama_4():
+  config = reference_models.load()['llama4']['config']
+  lists = {'no_rope_layers': [], 'moe_layers': None, 'layer_types': None}
+  published = {
+    **config,
+    **lists,
+    'attn_temperature_tuning': 4,
+    'rope_scaling': config['rope_parameters'],
+    'rope_theta': config['rope_parameters']['rope_theta'],
+  }
+  del published['rope_parameters']
+  assert families.read_model(published) == families.read_model(config)
+  assert families.read_model(config).chunk_sizes == (4, None)
+  # Settings that transformers has, too, are its defaults.
+  scout = published_configs.LLAMA4
+  names = ('hidden_size', 'intermediate_size', 'num_hidden_layers')
+  sizes = {k: scout[k] for k in (*names, 'num_attention_heads', 'vocab_size')}
+  rope = {'rope_scaling': scout['rope_scaling']}
+  read = families.read_model
+  assert read({'model_type': 'llama4_text', **sizes, **rope}) == read(scout)
+  # As transformers counts them.
+  maverick = {
+    **scout,
+    'num_local_experts': 128,
+    'interleave_moe_layer_step': 2,
+    'use_qk_norm': False,
+    'rope_scaling': None,
+  }
+  for sized, want in (
+    (scout, 107_769_861_120),
+    (maverick, 400_711_848_960),
+  ):
+    shapes = {x.tensor: x.tensor_shape for x in read(sized).weights()}
+    assert sum(map(math.prod, shapes.values())) == want
+  dense = {**config, **lists, 'moe_layers': [], 'attention_chunk_size': None}
+  assert read(dense).experts is None
+  assert read(dense).chunk_sizes == (None, None)
+
+
 @pytest.mark.parametrize(
   'name, settings, message',
   [
@@ -179,6 +218,19 @@ def test_kimi_k2_is_a_deepseek_v3():
       'smollm3',
       {'no_rope_layers': None, 'no_rope_layer_interval': 0},
       'no_rope_layer_interval .* at least 1, got 0',
+    ),
+    ('llama4', {'model_type': 'llama4'}, "model_type .* got 'llama4'; only"),
+    ('llama4', {'attention_chunk_size': None}, 'attention_chunk_size .* None'),
+    ('llama4', {'floor_scale': 0}, 'floor_scale .* at least 1, got 0'),
+    (
+      'llama4',
+      {'layer_types': ['sliding_attention'] * 2},
+      r"must be of \['chunked_attention', 'full_attention'\], got",
+    ),
+    (
+      'llama4',
+      {'layer_types': ['chunked_attention']},
+      'layer_types .* each of 2 layers, got 1; use',
     ),
     ('granite', {'logits_scaling': 0}, 'logits_scaling .* positive number'),
     ('qwen3_next', {'hidden_act': 'gelu'}, "must be 'silu', got 'gelu'; the"),

@@ -147,6 +147,9 @@ def write_byte_model(
     if name == 'qwen3_next':
       # Four layers are two blocks.
       settings['full_attention_interval'] = 2
+    elif name == 'llama4':
+      # Layers follow from their intervals.
+      settings |= {'no_rope_layers': None, 'moe_layers': None}
   _write_with_settings(folder, name, settings)
   return folder
 

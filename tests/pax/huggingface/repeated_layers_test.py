@@ -17,18 +17,19 @@ from tests.pax.huggingface import convert_command, reference_models
 @pytest.mark.parametrize(
   'name, prefix, size, experts',
   [
-    ('gemma2', 0, 2, 0),
-    ('llama3', 0, 1, 0),
-    ('mixtral', 0, 1, 4),
-    ('deepseek_v3', 1, 1, 8),
-    ('qwen3_next', 0, 2, 6),
-    ('gpt_oss', 0, 2, 6),
-    ('olmo2', 0, 1, 0),
-    ('phi3', 0, 1, 0),
-    ('smollm3', 0, 2, 0),
-    ('glm4', 0, 1, 0),
-    ('glm4_moe', 1, 1, 8),
-    ('granite', 0, 1, 0),
+    ('gemma2', 0, 2, []),
+    ('llama3', 0, 1, []),
+    ('llama4', 0, 2, [4]),
+    ('mixtral', 0, 1, [4]),
+    ('deepseek_v3', 1, 1, [8]),
+    ('qwen3_next', 0, 2, [6, 6]),
+    ('gpt_oss', 0, 2, [6, 6]),
+    ('olmo2', 0, 1, []),
+    ('phi3', 0, 1, []),
+    ('smollm3', 0, 2, []),
+    ('glm4', 0, 1, []),
+    ('glm4_moe', 1, 1, [8]),
+    ('granite', 0, 1, []),
   ],
 )
 def test_repeated_layers_are_stacked(
@@ -52,7 +53,7 @@ def test_repeated_layers_are_stacked(
   shapes = {k: v for k, v in shapes.items() if k.startswith('repeat')}
   assert {shape[0] for shape in shapes.values()} == {(4 - prefix) // size}
   stacks = [shape for leaf, shape in shapes.items() if leaf.endswith('.wo_0')]
-  assert [shape[1] for shape in stacks] == [experts] * size * bool(experts)
+  assert [shape[1] for shape in stacks] == experts
   convert_command.run(capsys, 'pax-to-hf', job, output)
   assert convert_command.contents(output) == convert_command.contents(source)
 
@@ -83,24 +84,6 @@ def test_blocks_have_the_period_of_layers():
     'olmo3', num_hidden_layers=12, layer_types=None
   )
   assert block_p.local_window_size == [(3, 0)] * 3 + [None]
-  block_p = _block_of_repeated_layers(
-    'smollm3',
-    num_hidden_layers=12,
-    layer_types=None,
-    no_rope_layers=[1, 1, 1, 0] * 3,
-  )
-  assert [
-    layer_p.tr_atten_tpl.use_rotary_position_emb
-    for layer_p in block_p.transformer_layer_params_tpl
-  ] == [True, True, True, False]
-  block_p = _block_of_repeated_layers(
-    'qwen3_next', num_hidden_layers=12, layer_types=None
-  )
-  assert [
-    layer_p.tr_atten_tpl.cls.__name__
-    for layer_p in block_p.transformer_layer_params_tpl
-  ] == ['GatedDeltaNet'] * 3 + ['MultiQueryDotProductAttention']
-  assert block_p.moe_layers == [0, 1, 2, 3]
   qwen = {'num_hidden_layers': 4, 'mlp_only_layers': []}
   block_p = _block_of_repeated_layers('qwen3_moe', **qwen)
   assert block_p.moe_layers == [0]
@@ -121,6 +104,37 @@ def test_blocks_have_the_period_of_layers():
     _block_of_repeated_layers(
       'qwen3_moe', num_hidden_layers=3, mlp_only_layers=[2]
     )
+
+
+def test_blocks_have_the_mixers_of_layers():
+  block_p = _block_of_repeated_layers(
+    'smollm3',
+    num_hidden_layers=12,
+    layer_types=None,
+    no_rope_layers=[1, 1, 1, 0] * 3,
+  )
+  assert [
+    layer_p.tr_atten_tpl.use_rotary_position_emb
+    for layer_p in block_p.transformer_layer_params_tpl
+  ] == [True, True, True, False]
+  block_p = _block_of_repeated_layers(
+    'llama4',
+    num_hidden_layers=12,
+    **dict.fromkeys(('layer_types', 'no_rope_layers', 'moe_layers')),
+  )
+  assert [
+    layer_p.tr_atten_tpl.attention_chunk_size
+    for layer_p in block_p.transformer_layer_params_tpl
+  ] == [4, None]
+  assert block_p.moe_layers == [1]
+  block_p = _block_of_repeated_layers(
+    'qwen3_next', num_hidden_layers=12, layer_types=None
+  )
+  assert [
+    layer_p.tr_atten_tpl.cls.__name__
+    for layer_p in block_p.transformer_layer_params_tpl
+  ] == ['GatedDeltaNet'] * 3 + ['MultiQueryDotProductAttention']
+  assert block_p.moe_layers == [0, 1, 2, 3]
 
 
 def test_layers_without_a_period_are_not_repeated(tmp_path, capsys):

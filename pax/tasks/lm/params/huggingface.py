@@ -35,6 +35,14 @@ class Llama3(fine_tuning.HuggingFaceLm):
 
 
 @experiment_registry.register
+class Llama4(fine_tuning.HuggingFaceLm):
+  """Llama 4 Scout, 108B with 17B for a token, which reads text only."""
+
+  USE_REPEATED_LAYER = True
+  CONFIG = published_configs.LLAMA4
+
+
+@experiment_registry.register
 class Mistral(fine_tuning.HuggingFaceLm):
   """Mistral 7B v0.1."""
 

@@ -42,6 +42,39 @@ LLAMA3: Json = {
   'bos_token_id': 128000,
   'eos_token_id': 128001,
 }
+# The language model of Llama 4 Scout.
+LLAMA4: Json = {
+  'model_type': 'llama4_text',
+  'vocab_size': 202048,
+  'hidden_size': 5120,
+  'intermediate_size': 8192,
+  'intermediate_size_mlp': 16384,
+  'num_hidden_layers': 48,
+  'num_attention_heads': 40,
+  'num_key_value_heads': 8,
+  'head_dim': 128,
+  'num_local_experts': 16,
+  'num_experts_per_tok': 1,
+  'interleave_moe_layer_step': 1,
+  'router_aux_loss_coef': 0.001,
+  'use_qk_norm': True,
+  'no_rope_layer_interval': 4,
+  'attention_chunk_size': 8192,
+  'attn_temperature_tuning': True,
+  'attn_scale': 0.1,
+  'floor_scale': 8192,
+  'rms_norm_eps': 1e-5,
+  'rope_theta': 500000.0,
+  'rope_scaling': {
+    'rope_type': 'llama3',
+    'factor': 8.0,
+    'low_freq_factor': 1.0,
+    'high_freq_factor': 4.0,
+    'original_max_position_embeddings': 8192,
+  },
+  'bos_token_id': 200000,
+  'eos_token_id': 200001,
+}
 # Mistral 7B v0.1.
 MISTRAL: Json = {
   'model_type': 'mistral',

@@ -30,6 +30,8 @@ _EXPERTS = [
     # Blocks of a Gated DeltaNet and attention.
     ('Qwen3Next', _EXPERTS),
     ('Qwen3Next', ['--set=ICI_MESH_SHAPE=[1,2,2]', '--set=BATCH_SIZE=4']),
+    # Blocks of chunks without experts, and experts without positions.
+    ('Llama4', _EXPERTS),
     # Norms of all heads, which the mesh shards.
     ('Olmo2', ['--set=ICI_MESH_SHAPE=[1,2,2]', '--set=BATCH_SIZE=4']),
     ('Phi3', ['--set=ICI_MESH_SHAPE=[1,2,2]', '--set=BATCH_SIZE=4']),

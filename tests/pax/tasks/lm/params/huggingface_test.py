@@ -26,6 +26,7 @@ from tests.pax.huggingface import job_runs, loaded_models, reference_models
 _FAMILIES = {
   'Llama2': 'llama',
   'Llama3': 'llama',
+  'Llama4': 'llama4_text',
   'Mistral': 'mistral',
   'Mixtral': 'mixtral',
   'Qwen2': 'qwen2',
@@ -70,6 +71,7 @@ def test_experiments_have_published_sizes(name):
   published = {
     'Llama2': 6738,
     'Llama3': 1235,
+    'Llama4': 107769,
     'Mistral': 7241,
     'Mixtral': 46702,
     'Qwen2': 494,
