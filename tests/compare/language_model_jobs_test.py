@@ -22,6 +22,7 @@ _EXPERIMENTS = {
   'llama2': 'Llama2',
   'llama3': 'Llama3',
   'mistral': 'Mistral',
+  'llama4': 'Llama4',
   'qwen2': 'Qwen2',
   'qwen2_window': 'Qwen2',
   'qwen3': 'Qwen3',
@@ -83,7 +84,9 @@ def test_prompts_of_a_file_are_continued_alike(name, tmp_path, capfd):
   # GPT-2 and Qwen have no token before a text.
   has_bos = name not in ('gpt2', 'qwen2', 'qwen3', 'qwen2_window')
   size = _write_tokenizer(folder, '<s> $A' if has_bos else '$A')
-  model = references.make_model(name, vocab_size=size)
+  # Two blocks of a repeated stack.
+  changes = {'num_hidden_layers': 4} if name == 'llama4' else {}
+  model = references.make_model(name, vocab_size=size, **changes)
   tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
   want = {}
   ids = [tokenizer(prompt, return_tensors='pt') for prompt in _PROMPTS]

@@ -70,6 +70,9 @@ CASES = {
     1,
   ),
   'PerDimScale': case(attentions.PerDimScale.config(dim=2), f32(2, 5, 4, 2)),
+  'QueryTemperature': case(
+    attentions.QueryTemperature.config(interval=2), f32(2, 5, 4, 2)
+  ),
   'RelativeBias': case(
     attentions.RelativeBias.config(
       num_heads=4, relative_attention_num_buckets=8

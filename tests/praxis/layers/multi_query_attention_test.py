@@ -130,7 +130,7 @@ def test_chunks_and_temperatures_of_packed_segments(has_segment_ids):
     mask = segments.SegmentMask(_SEGMENTS, True, np.dtype('float32'))
   config = _config(
     num_kv_heads=2,
-    attention_chunk_size=2,
+    attention_chunk_size=3,
     internal_enable_query_scale=False,
     query_temperature_tpl=pax_fiddle.Config(
       attentions.QueryTemperature, log_scale=0.5, interval=2
@@ -143,7 +143,7 @@ def test_chunks_and_temperatures_of_packed_segments(has_segment_ids):
   hidden = np.full((_B, 1, _T, _T), -1.0)
   for b, t, s in np.ndindex(_B, _T, _T):
     is_seen = _SEGMENTS[b, s] == _SEGMENTS[b, t] and s <= t
-    if is_seen and positions[b, s] // 2 == positions[b, t] // 2:
+    if is_seen and positions[b, s] // 3 == positions[b, t] // 3:
       hidden[b, 0, t, s] = 0.0
   want = _reference(
     variables['params'],
