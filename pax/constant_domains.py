@@ -70,6 +70,7 @@ DOMAINS: dict[str, Domain] = {
   'DPO_BETA': _interval(gt=0.0),
   'LORA_RANK': _interval(ge=0),
   'LORA_ALPHA': _interval(gt=0.0),
+  'LORA_DROPOUT': _interval(ge=0.0, lt=1.0),
   # Of a group of samples.
   'NUM_SAMPLES': _interval(ge=2),
   'GRPO_BETA': _interval(ge=0.0),
