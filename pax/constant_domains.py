@@ -76,6 +76,7 @@ DOMAINS: dict[str, Domain] = {
   'GRPO_BETA': _interval(ge=0.0),
   'GRPO_CLIP_LOW': _interval(ge=0.0, le=1.0),
   'GRPO_CLIP_HIGH': _interval(ge=0.0),
+  'GRPO_PENALIZED_TOKENS': _interval(ge=0),
   'GRPO_LOSS_MEAN': _OneOf(('tokens', 'samples', 'max_length')),
   'GRPO_RATIO_LEVEL': _OneOf(('token', 'sequence')),
   'ROLLOUT_TEMPERATURE': _interval(gt=0.0),
