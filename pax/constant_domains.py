@@ -70,11 +70,13 @@ DOMAINS: dict[str, Domain] = {
   'DPO_BETA': _interval(gt=0.0),
   'LORA_RANK': _interval(ge=0),
   'LORA_ALPHA': _interval(gt=0.0),
+  'LORA_DROPOUT': _interval(ge=0.0, lt=1.0),
   # Of a group of samples.
   'NUM_SAMPLES': _interval(ge=2),
   'GRPO_BETA': _interval(ge=0.0),
   'GRPO_CLIP_LOW': _interval(ge=0.0, le=1.0),
   'GRPO_CLIP_HIGH': _interval(ge=0.0),
+  'GRPO_PENALIZED_TOKENS': _interval(ge=0),
   'GRPO_LOSS_MEAN': _OneOf(('tokens', 'samples', 'max_length')),
   'GRPO_RATIO_LEVEL': _OneOf(('token', 'sequence')),
   'ROLLOUT_TEMPERATURE': _interval(gt=0.0),

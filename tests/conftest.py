@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for every test: eight CPU devices, checked shapes.
+"""What holds for every test: eight CPU devices, shapes of layers are checked.
 
 And which tests run by night only: files with the tag, tests with the mark.
 """
@@ -20,6 +20,8 @@ if not _NIGHT:
   # Most tests run what they compile once. By night all is compiled as users
   # have it; by day what is marked `optimized`, whose last bits matter.
   os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
+  # To record which lines are behind each operation takes a tenth of the time.
+  os.environ.setdefault('JAX_TRACEBACK_IN_LOCATIONS_LIMIT', '0')
 # A later jaxlib ends at a flag it does not know.
 if any(
   jaxlib.version.startswith('0.10.')
@@ -45,10 +47,18 @@ for flag in _FLAGS:
   if flag.split('=')[0] not in os.environ.get('XLA_FLAGS', ''):
     os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} {flag}'
 
-if os.environ.get('PAX_CHECK_SHAPES', '1') == '1':
+
+def pytest_configure(config: pytest.Config) -> None:
+  """Checks shapes where layers are tested, before these are imported."""
+  # Imports jax, which reads the variables above.
   from tests.testing import checking
 
-  checking.install(*_CHECKED)
+  of_layers = pathlib.Path(__file__).absolute().parent / 'praxis'
+  for argument in config.args:
+    path = config.invocation_params.dir / argument.partition('::')[0]
+    if path.is_relative_to(of_layers) or of_layers.is_relative_to(path):
+      checking.install(*_CHECKED)
+      break
 
 
 def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Low-rank updates of a checkpoint as a folder of PEFT.
+"""Folders of PEFT with low-rank updates.
 
 PEFT adds lora_alpha / r * lora_B lora_A to the weight [outputs, inputs] of a
 module. A module has one update: those of projections that are one tensor, such
@@ -12,12 +12,13 @@ import collections
 import json
 import math
 import pathlib
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from pax.huggingface import families, safetensors
+from pax.huggingface import families, model_folder, safetensors
 from pax.huggingface.low_rank_leaves import LowRankFactors
 from pax.huggingface.weight_layouts import WeightLayout
 
@@ -25,6 +26,20 @@ _WEIGHTS_FILE = 'adapter_model.safetensors'
 _CONFIG_FILE = 'adapter_config.json'
 _PREFIX = 'base_model.model.'
 _SUFFIX = '.weight'
+_FACTOR = re.compile(rf'{re.escape(_PREFIX)}(.*)\.lora_([AB])\.weight')
+# Settings that change more than the update of a module, and what they are
+# without effect.
+_UNSUPPORTED = {
+  'use_dora': False,
+  'bias': 'none',
+  'lora_bias': False,
+  'modules_to_save': None,
+  'target_parameters': None,
+  'trainable_token_indices': None,
+  'layer_replication': None,
+}
+# Initializations that change the weights of the model.
+_CHANGES_WEIGHTS = ('corda', 'loftq', 'olora', 'pissa')
 
 
 class ModuleUpdate(NamedTuple):
@@ -134,6 +149,82 @@ def write(
   (output / _CONFIG_FILE).write_text(json.dumps(config, indent=2) + '\n')
 
 
+def read_config(folder: pathlib.Path) -> dict[str, Any]:
+  """Returns the contents of adapter_config.json.
+
+  Args:
+    folder: That of an adapter.
+
+  Raises:
+    ValueError: It has none, or an adapter that is more than low-rank updates.
+  """
+  file = folder / _CONFIG_FILE
+  if not file.exists():
+    raise ValueError(
+      f'{folder} must be a folder of PEFT with {_CONFIG_FILE}, got none; save'
+      ' the adapter with save_pretrained(folder)'
+    )
+  config = model_folder.read_object(file)
+  unsupported = {
+    name: config[name]
+    for name, value in {'peft_type': 'LORA', **_UNSUPPORTED}.items()
+    if name in config and (config[name] or None) != (value or None)
+  }
+  init = config.get('init_lora_weights')
+  if isinstance(init, str) and init.startswith(_CHANGES_WEIGHTS):
+    unsupported['init_lora_weights'] = init
+  if unsupported:
+    raise ValueError(
+      f'{file} must be of low-rank updates of modules alone, got {unsupported};'
+      ' merge the adapter into its model with merge_and_unload()'
+    )
+  return config
+
+
+def read(folder: pathlib.Path) -> dict[str, ModuleUpdate]:
+  """Returns the updates of an adapter by the names of modules.
+
+  Args:
+    folder: Has adapter_config.json and adapter_model.safetensors.
+
+  Raises:
+    ValueError: See `read_config`, or a tensor is no factor of an update.
+  """
+  config = read_config(folder)
+  factors: dict[str, dict[str, np.ndarray]] = collections.defaultdict(dict)
+  for name, entry in safetensors.read_entries(folder / _WEIGHTS_FILE).items():
+    match = _FACTOR.fullmatch(name)
+    if match is None:
+      raise ValueError(
+        f'{folder} must have factors lora_A and lora_B of modules only, got'
+        f' {name}; train without it, or merge the adapter into its model'
+      )
+    factors[match[1]][match[2]] = entry.read().astype(np.float32)
+  updates = {}
+  for module, of_module in factors.items():
+    a, b = (of_module.get(letter) for letter in 'AB')
+    if a is None or b is None or a.shape[0] != b.shape[-1]:
+      shapes = {f'lora_{x}': list(v.shape) for x, v in of_module.items()}
+      raise ValueError(
+        f'{module} in {folder} must have lora_A [r, inputs] and lora_B'
+        f' [outputs, r], got {shapes}; copy the file again'
+      )
+    updates[module] = ModuleUpdate(a, b, _alpha(config, module, len(a)))
+  return updates
+
+
+def _alpha(config: Mapping[str, Any], module: str, rank: int) -> float:
+  """Returns the number whose quotient by the rank is the scale of an update."""
+  alpha = config['lora_alpha']
+  for pattern, of_pattern in (config.get('alpha_pattern') or {}).items():
+    if re.fullmatch(rf'(.*\.)?({pattern})', module):
+      alpha = of_pattern
+      break
+  if config.get('use_rslora'):
+    alpha *= rank**0.5
+  return float(alpha)
+
+
 def _sum(
   parts: Sequence[tuple[WeightLayout, LowRankFactors]],
   stores_inputs_first: bool,
@@ -141,7 +232,7 @@ def _sum(
   """Returns the update of a module of those of its parts."""
   factors_a, factors_b = [], []
   for layout, (a, b, _) in parts:
-    rows = _output_rows(layout, a.shape[-2], stores_inputs_first)
+    rows = output_rows(layout, a.shape[-2], stores_inputs_first)
     num_outputs = layout.tensor_shape[1 if stores_inputs_first else 0]
     num_matrices = math.prod(a.shape[:-2])
     for a_i, b_i, rows_i in zip(
@@ -160,10 +251,16 @@ def _sum(
   return ModuleUpdate(a, b, float(f'{scale * len(a):.6g}'))
 
 
-def _output_rows(
+def output_rows(
   layout: WeightLayout, num_inputs: int, stores_inputs_first: bool
 ) -> np.ndarray:
-  """Returns for each output of a variable the index of that of the tensor."""
+  """Returns for each output of a variable the index of that of the tensor.
+
+  Args:
+    layout: Of the variable.
+    num_inputs: Those of a matrix of it.
+    stores_inputs_first: Whether tensors are [inputs, outputs].
+  """
   split = list(layout.split_shape)
   positions = list(range(len(split)))
   if not stores_inputs_first:

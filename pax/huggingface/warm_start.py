@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warm start from a folder of Hugging Face: `--init_from=hf:DIR`, teachers."""
+"""Warm start from folders of Hugging Face: models, teachers and adapters."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pax import storage
 from pax.checkpoints import init_from, paths, policy_networks, source_checkpoint
 from pax.checkpoints.types import CheckpointError, Shapes
 from pax.huggingface import (
+  adapter_leaves,
   checkpoint_tensors,
   model_folder,
   mtp_modules,
@@ -157,6 +158,33 @@ def initialize_network(
   return initializer.init_by_source(
     state, _source(leaves), is_full=True, network=network
   )
+
+
+def initialize_low_rank_updates(
+  initializer: init_from.Initializer,
+  state: init_from.TrainState,
+  adapter: str,
+  model: str,
+) -> init_from.TrainState:
+  """Returns the state with the low-rank updates of a folder of PEFT.
+
+  Args:
+    initializer: Replaces the leaves.
+    state: The fresh state, whose replaced leaves are deleted.
+    adapter: The folder.
+    model: The folder of its model, for config.json.
+
+  Raises:
+    ValueError: The state has no place for an update.
+  """
+  path = pathlib.Path(adapter)
+  leaves = adapter_leaves.AdapterLeaves.open(
+    path, pathlib.Path(model), paths.flatten(state)
+  )
+  source = source_checkpoint.SourceCheckpoint(
+    directory=adapter, step=0, leaves=leaves
+  )
+  return initializer.init_by_source(state, source, is_full=True)
 
 
 def _open(directory: str, names: Sequence[str]) -> FolderLeaves:

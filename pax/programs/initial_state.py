@@ -60,7 +60,8 @@ def initialize(
     job_log_dir: The directory of the job, which receives the provenance.
     print_line: Prints which variables come from checkpoints.
     init_from_checkpoint: The value of --init_from, which takes precedence over
-      the rules of the task, but not over its `init_networks`.
+      the rules of the task, but not over its `init_networks` and
+      `init_adapter`.
     is_trained: Whether the state is for training.
 
   Returns:
@@ -71,7 +72,7 @@ def initialize(
   initializer = init_from.Initializer(
     metadata, partitioner.fresh_opt_states, print_line, is_trained=is_trained
   )
-  if init_from_checkpoint or train.init_networks:
+  if init_from_checkpoint or train.init_networks or train.init_adapter:
     # Most jobs do not need the layers of Hugging Face's models.
     from pax.huggingface import side_folder, warm_start
 
@@ -87,6 +88,10 @@ def initialize(
         side_folder.copy_of_job(directory, job_log_dir)
   elif rules := instantiate(train.init_from_checkpoint_rules):
     state = initializer.init_by_rules(state, rules)
+  if train.init_adapter:
+    state = warm_start.initialize_low_rank_updates(
+      initializer, state, *train.init_adapter
+    )
   if jax.process_index() == 0:
     lines = [f'{name}: {x!r}' for name, x in initializer.provenance.items()]
     file = pathlib.Path(job_log_dir) / summaries.PROVENANCE_FILE

@@ -48,6 +48,23 @@ class Samples:
     return np.take_along_axis(self.ids, np.minimum(columns, last), axis=1)
 
 
+def length_penalties(
+  lengths: Int32[np.ndarray, ' B'], max_len: int, num_penalized: int
+) -> Float32[np.ndarray, ' B']:
+  """Returns rewards that fall from 0 to -1 over the last possible lengths.
+
+  References:
+    https://arxiv.org/abs/2503.14476, equation 13
+
+  Args:
+    lengths: Numbers of tokens of responses.
+    max_len: That of the longest possible response.
+    num_penalized: How many of its tokens have a penalty, 1 or more.
+  """
+  excess = (lengths - (max_len - num_penalized)) / num_penalized
+  return -np.clip(excess, 0.0, 1.0).astype(np.float32)
+
+
 def advantages(
   rewards: Float32[np.ndarray, ' B'],
   num_samples: int,

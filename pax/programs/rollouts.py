@@ -77,6 +77,7 @@ class RolloutTrainProgram(train_program.SingleTaskTrainProgram):
     *,
     normalizes_deviation: bool = True,
     masks_truncated: bool = False,
+    penalized_tokens: int = 0,
     top_k: int = 0,
     top_p: float = 1.0,
   ):
@@ -89,12 +90,15 @@ class RolloutTrainProgram(train_program.SingleTaskTrainProgram):
       masks_truncated: Whether nothing is learned from responses without eos,
         which have reached the largest length ("overlong filtering" of DAPO,
         arXiv:2503.14476). Others are still compared with their rewards.
+      penalized_tokens: Number of the last possible tokens of a response over
+        which its reward falls by 1; 0: none.
       top_k: Number of the most probable tokens to sample from; 0: all.
       top_p: Total probability of those of them to sample from.
     """
     super().__init__()
     self._normalizes_deviation = normalizes_deviation
     self._masks_truncated = masks_truncated
+    self._penalized_tokens = penalized_tokens
     self._top_k, self._top_p = top_k, top_p
     self._rollout = _Rollout()
 
@@ -204,7 +208,7 @@ class RolloutTrainProgram(train_program.SingleTaskTrainProgram):
     responses = inp.ids_to_strings(
       samples.responses(), samples.response_lengths
     )
-    rewards = inp.rewards(samples.prompt_index, responses)
+    rewards = self._rewards(samples, responses)
     self._record(step, samples, responses, rewards)
     values = rollout_batches.advantages(
       rewards[_REWARD],
@@ -219,6 +223,22 @@ class RolloutTrainProgram(train_program.SingleTaskTrainProgram):
       for batch in batches:
         batch.old_log_probs = self._log_probs(state, batch)
     return _Rollout(batches=batches, metrics=self._metrics(samples, rewards))
+
+  def _rewards(
+    self, samples: rollout_batches.Samples, responses: Sequence[str]
+  ) -> dict[str, Float32[np.ndarray, ' B']]:
+    """Returns the rewards of samples, and their terms by name."""
+    inp = self._input
+    rewards = inp.rewards(samples.prompt_index, responses)
+    if not self._penalized_tokens:
+      return rewards
+    penalties = rollout_batches.length_penalties(
+      samples.response_lengths,
+      inp.seq_len - inp.max_prompt_len,
+      self._penalized_tokens,
+    )
+    total = rewards[_REWARD] + penalties
+    return {**rewards, _REWARD: total, 'length_penalty': penalties}
 
   def _next_prompts(self) -> NestedMap:
     """Returns the prompts of a rollout of this process, each with its number.

@@ -95,6 +95,9 @@ class Train(Parameterizable):
   # Folders of Hugging Face by the networks of the model that they initialize,
   # whatever initializes the other variables.
   init_networks: dict[str, str] = pax_fiddle.instance_field(dict)
+  # A folder of PEFT with the initial low-rank updates, and the folder of its
+  # model; None: the updates begin anew, or as those of the other variables.
+  init_adapter: tuple[str, str] | None = None
   # Steps between decodings during training; None is never.
   decode_interval_steps: int | None = _field(None, ge=0)
   # Steps before the first decoding.

@@ -236,14 +236,15 @@ class SingleTask(base_task.BaseTask):
     """Returns the rules of `train`, by directory of the checkpoints.
 
     Raises:
-      ValueError: Networks are to be initialized from folders, too.
+      ValueError: Variables are to be initialized from folders, too.
     """
-    if networks := self.train.init_networks:
-      raise ValueError(
-        'task.train.init_networks must be empty where only rules initialize a'
-        f' state, got {dict(networks)}; train by pax.main, or call'
-        ' pax.programs.initial_state.create'
-      )
+    for name in ('init_networks', 'init_adapter'):
+      if value := getattr(self.train, name):
+        raise ValueError(
+          f'task.train.{name} must be empty where only rules initialize a'
+          f' state, got {value}; train by pax.main, or call'
+          ' pax.programs.initial_state.create'
+        )
     rules = self.train.init_from_checkpoint_rules
     if isinstance(rules, Config):
       rules = rules.Instantiate()

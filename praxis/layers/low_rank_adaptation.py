@@ -3,7 +3,8 @@
 
 An adapted layer multiplies by W + s A B^T, with A [I, R] and B [O, R] for a
 matrix W [I, O] and s = lora_alpha / rank. B starts at zero. A learner that
-freezes W trains A and B only, and computes no gradient of W.
+freezes W trains A and B only, and computes no gradient of W. In training, the
+inputs of A may have dropout.
 
 Shapes: I inputs, O outputs, R rank, K matrices of a weight, such as experts.
 
@@ -29,6 +30,7 @@ from praxis.layers import (
   find_templates,
   linears,
   multi_query_attention,
+  stochastics,
   transformers,
 )
 
@@ -189,6 +191,8 @@ class AdaptedWeights(LowRankUpdates):
 
   # R.
   lora_rank: int = 0
+  # The probability that an input of A is dropped in training.
+  lora_dropout_prob: float = 0.0
 
   _RANK_FIELD = 'lora_rank'
 
@@ -204,12 +208,20 @@ class LowRankAdaptation(AdaptedWeights):
   The update itself is never computed: the product with A has R channels.
   """
 
+  def setup(self) -> None:
+    super().setup()
+    dropout_p = pax_fiddle.Config(
+      stochastics.Dropout, keep_prob=1.0 - self.lora_dropout_prob
+    )
+    self.create_child('lora_dropout', dropout_p)
+
   def __call__(self, inputs: Float[Array, '...']) -> Any:
     """Returns what the layer returns, by its weight and the update."""
     outputs = super().__call__(inputs)
     a, b = self._factors('w')
     num_dims = self._num_input_dims()
     batch, dims = inputs.shape[:-num_dims], inputs.shape[-num_dims:]
+    inputs = self.lora_dropout(inputs)
     stack, of_input = 'k' * (a.ndim - 2), 'xy'[:num_dims]
     low = jnp.einsum(
       f'...{of_input},{stack}{of_input}r->...{stack}r',
@@ -271,8 +283,18 @@ class AdaptedFeedForwardMoe(
   """A mixture of experts whose weights have low-rank updates; not its router.
 
   Unlike those of other layers they are computed, for the products of rows that
-  are sorted by expert take one weight.
+  are sorted by expert take one weight. They have no inputs that dropout leaves
+  out.
   """
+
+  def setup(self) -> None:
+    super().setup()
+    if self.lora_dropout_prob:
+      raise ValueError(
+        f'{type(self).__name__} {self.name!r} must have lora_dropout_prob=0, as'
+        f' the weights of experts are summed, got {self.lora_dropout_prob}; set'
+        ' it to 0, or adapt attention alone'
+      )
 
   def _adapted_weights(self) -> list[str]:
     return [

@@ -16,7 +16,12 @@ import transformers
 from pax import main
 from pax.checkpoints import leaf_writer, paths
 from pax.checkpoints.types import CheckpointType
-from pax.huggingface import conversion, model_folder, side_folder
+from pax.huggingface import (
+  adapter_leaves,
+  conversion,
+  model_folder,
+  side_folder,
+)
 from pax.inputs.text import responses
 from pax.tasks.lm import low_rank_tasks
 from tests.compare import chat_models, preferences_test
@@ -123,6 +128,66 @@ def test_peft_adds_an_exported_adapter(name, tmp_path):
   base = references.load_model(adapted.base)
   model = peft.PeftModel.from_pretrained(base, tmp_path / 'adapter')
   adapted.check(model.merge_and_unload())
+
+
+# Modules with updates, some of which have a scale of their own.
+_TARGETS = {
+  'gpt2': ['c_attn', 'c_proj'],
+  'gpt_oss': ['q_proj', 'o_proj'],
+  'llama3': ['q_proj', 'v_proj', 'down_proj'],
+  'phi3': ['qkv_proj', 'gate_up_proj'],
+  't5': ['q', 'v', 'wi'],
+}
+
+
+@pytest.mark.parametrize('name', _TARGETS)
+def test_an_adapter_of_peft_gives_its_logits(name, tmp_path):
+  model = references.make_model(name)
+  model.save_pretrained(tmp_path / 'base')
+  lora = peft.LoraConfig(
+    r=_RANK,
+    lora_alpha=_ALPHA,
+    target_modules=_TARGETS[name],
+    alpha_pattern={_TARGETS[name][0]: 2 * _ALPHA},
+    use_rslora=True,
+    fan_in_fan_out=name == 'gpt2',
+    # Random factors.
+    init_lora_weights=False,
+  )
+  adapted = peft.get_peft_model(model, lora)
+  adapted.save_pretrained(tmp_path / 'adapter')
+  updates = low_rank_tasks.LowRankSettings(
+    rank=_RANK, alpha=_ALPHA, targets='attention' if name in _EXPERTS else 'all'
+  )
+  ours = loaded_models.LoadedModel(
+    model_folder.ModelFolder.open(tmp_path / 'base'),
+    references.NUM_NEW_TOKENS,
+    change=updates.add_to_model,
+  )
+  ids = reference_models.input_ids(model.config.vocab_size)
+  decoder_ids = None
+  if not ours.is_decoder:
+    decoder_ids = reference_models.decoder_ids(model.config.vocab_size)
+  fresh = jax.tree.map(
+    lambda x: jnp.zeros(x.shape, x.dtype),
+    ours.abstract_variables(ids, decoder_ids),
+  )
+  leaf = lambda path: '.'.join(['mdl_vars', *(str(key.key) for key in path)])
+  state = {
+    leaf(path): x for path, x in jax.tree_util.tree_flatten_with_path(fresh)[0]
+  }
+  leaves = adapter_leaves.AdapterLeaves.open(
+    tmp_path / 'adapter', tmp_path / 'base', state
+  ).arrays
+  variables = jax.tree_util.tree_map_with_path(
+    lambda path, x: leaves.get(leaf(path), x), _merge(fresh, ours.variables)
+  )
+  logits = np.asarray(ours.logits_of(variables, ids, decoder_ids))[:, -1]
+  outputs = references.outputs(adapted.merge_and_unload())
+  np.testing.assert_allclose(logits, outputs['logits'], atol=_TOLERANCE)
+  without = _merge(fresh, ours.variables)
+  without = np.asarray(ours.logits_of(without, ids, decoder_ids))[:, -1]
+  assert np.std(logits - without) > 100 * _TOLERANCE
 
 
 def _mean_loss(model, batch):

@@ -2,7 +2,6 @@
 # bazel: data=//tests/golden:all_files
 # bazel: size=large
 # bazel: tags=nightly
-# bazel: env=PAX_CHECK_SHAPES=0
 """What the experiments of bert.py resolve to; 66 layers take their time.
 
 UPDATE_GOLDEN=1 pytest tests/golden    # accepts what it resolves to now

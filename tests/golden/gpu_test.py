@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: data=//tests/golden:all_files
 # bazel: size=large
-# bazel: env=PAX_CHECK_SHAPES=0
 """What the experiments of contrib/gpu resolve to, and their exact sizes.
 
 UPDATE_GOLDEN=1 pytest tests/golden    # accepts what it resolves to now

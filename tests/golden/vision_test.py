@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: data=//tests/golden:all_files
-# bazel: env=PAX_CHECK_SHAPES=0
 """What the classifiers of images and of points resolve to, and their sizes.
 
 UPDATE_GOLDEN=1 pytest tests/golden    # accepts what they resolve to now

@@ -2,7 +2,6 @@
 """Jobs that are stopped while they learn from a rollout."""
 
 # bazel: deps=//pax:main_lib,//pax/tasks:experiments
-# bazel: env=PAX_CHECK_SHAPES=0
 # bazel: size=medium
 from __future__ import annotations
 

@@ -5,15 +5,12 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 
-import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
 
-from praxis.layers import linears
 from tests.testing import checking
 
 _SAMPLE = """
@@ -57,11 +54,3 @@ def test_functions_methods_and_fields_are_checked(sample):
   ):
     with pytest.raises(jaxtyping.TypeCheckError):
       call()
-
-
-@pytest.mark.skipif(
-  os.environ.get('PAX_CHECK_SHAPES') == '0', reason='nothing is to be checked'
-)
-def test_layers_are_among_what_is_checked():
-  with pytest.raises(jaxtyping.TypeCheckError, match='project_last_dim'):
-    linears.project_last_dim(jnp.ones((2, 3)), jnp.ones(3))

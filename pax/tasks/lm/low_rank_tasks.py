@@ -32,6 +32,8 @@ class LowRankSettings:
   alpha: float
   # One of TARGETS.
   targets: str
+  # The probability that an input of an update is dropped in training.
+  dropout_prob: float = 0.0
   # Whether a reference of the model has others, which do not learn.
   has_reference: bool = False
 
@@ -70,6 +72,7 @@ class LowRankSettings:
         layer_p,
         lora_rank=self.rank,
         lora_alpha=self.alpha,
+        lora_dropout_prob=self.dropout_prob,
         has_reference=self.has_reference,
       )
 

@@ -45,7 +45,8 @@ class Llama3RotaryScaling(RotaryScaling):
 
   Channels with at least high_freq_factor turns in original_max_position
   positions are unchanged. Those with at most low_freq_factor turns are divided
-  by `factor`. Frequencies in between are interpolated.
+  by `factor`. Frequencies in between are interpolated; with equal numbers of
+  turns, as in Llama 4 Scout, there are none.
 
   References: The Llama 3 Herd of Models, https://arxiv.org/abs/2407.21783
   """
@@ -59,9 +60,9 @@ class Llama3RotaryScaling(RotaryScaling):
 
   def setup(self) -> None:
     _check_factor(self.factor)
-    if not 0 < self.low_freq_factor < self.high_freq_factor:
+    if not 0 < self.low_freq_factor <= self.high_freq_factor:
       raise ValueError(
-        'low_freq_factor must be positive and less than high_freq_factor='
+        'low_freq_factor must be positive and at most high_freq_factor='
         f'{self.high_freq_factor}, got {self.low_freq_factor}; they count '
         'turns in original_max_position positions'
       )
@@ -70,7 +71,10 @@ class Llama3RotaryScaling(RotaryScaling):
     """Returns the scaled timescales, in positions."""
     turns = self.original_max_position / (2 * math.pi * timescale)
     span = self.high_freq_factor - self.low_freq_factor
-    kept = jnp.clip((turns - self.low_freq_factor) / span, 0.0, 1.0)
+    if span:
+      kept = jnp.clip((turns - self.low_freq_factor) / span, 0.0, 1.0)
+    else:
+      kept = (turns >= self.high_freq_factor).astype(timescale.dtype)
     frequency = (kept + (1 - kept) / self.factor) / timescale
     return 1 / frequency
 
@@ -98,9 +102,9 @@ class YarnRotaryScaling(RotaryScaling):
 
   def setup(self) -> None:
     _check_factor(self.factor)
-    if not 0 < self.beta_slow < self.beta_fast:
+    if not 0 < self.beta_slow <= self.beta_fast:
       raise ValueError(
-        f'beta_slow must be positive and less than beta_fast={self.beta_fast}, '
+        f'beta_slow must be positive and at most beta_fast={self.beta_fast}, '
         f'got {self.beta_slow}; they count turns in original_max_position '
         'positions'
       )

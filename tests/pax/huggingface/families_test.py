@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models of each family have the outputs of transformers."""
 
-# bazel: env=PAX_CHECK_SHAPES=0
 # bazel: size=medium
 from __future__ import annotations
 
 import dataclasses
 import math
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -16,8 +14,6 @@ from pax.huggingface import families, model_folder
 from pax.tasks.lm import low_rank_tasks
 from pax.tasks.lm.params import published_configs
 from praxis import py_utils, weight_matrices
-from praxis.layers.transformer_models import stack_configs
-from praxis.nested_map import NestedMap
 from tests.pax.huggingface import loaded_models, reference_models
 
 _NAMES = tuple(reference_models.load())
@@ -50,7 +46,9 @@ def test_low_rank_matrices_are_laid_out_as_their_weights(name):
   low_rank_tasks.LowRankSettings(rank=2, alpha=4.0, targets='all').add_to_model(
     model_p
   )
-  declared = dict(py_utils.tree_paths(_declared(model_p)))
+  declared = dict(
+    py_utils.tree_paths(loaded_models.declared_variables(model_p))
+  )
   factors = {x for x in declared if x.endswith('lora_a')}
   assert factors
   for layout in family.weights():
@@ -65,15 +63,6 @@ def test_low_rank_matrices_are_laid_out_as_their_weights(name):
     inputs, outputs = weight_matrices.matrix_axes(hparams)
     assert layout.has_outputs_first == (min(outputs) < min(inputs)), weight
   assert not factors
-
-
-def _declared(model_p):
-  """Returns the declarations of the variables of a model."""
-  ids = jnp.zeros((1, 4), jnp.int32)
-  batch = NestedMap(ids=ids, labels=ids, paddings=ids * 1.0, weights=ids * 1.0)
-  if not stack_configs.has_field(model_p, 'lm_tpl'):
-    batch = NestedMap(src=batch, tgt=batch)
-  return model_p.Instantiate().abstract_init_with_metadata(batch)
 
 
 def test_names_of_older_files():

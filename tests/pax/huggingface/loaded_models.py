@@ -13,6 +13,7 @@ import numpy as np
 from pax.huggingface import model_folder, stacked_variables
 from praxis import base_layer, pax_fiddle
 from praxis.decoding import hparams as decoding
+from praxis.layers.transformer_models import stack_configs
 from praxis.nested_map import NestedMap
 
 # No token: decoding does not end before its last step.
@@ -169,3 +170,16 @@ def read_variables(folder: model_folder.ModelFolder) -> dict[str, Any]:
       node = node.setdefault(key, {})
     node[last] = jnp.asarray(variable.from_tensors(read))
   return variables
+
+
+def declared_variables(model_p: pax_fiddle.Config[base_layer.BaseLayer]) -> Any:
+  """Returns the declarations of the variables of a model.
+
+  Args:
+    model_p: The model.
+  """
+  ids = jnp.zeros((1, 4), jnp.int32)
+  batch = NestedMap(ids=ids, labels=ids, paddings=ids * 1.0, weights=ids * 1.0)
+  if not stack_configs.has_field(model_p, 'lm_tpl'):
+    batch = NestedMap(src=batch, tgt=batch)
+  return model_p.Instantiate().abstract_init_with_metadata(batch)

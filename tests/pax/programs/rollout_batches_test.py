@@ -48,6 +48,15 @@ def test_advantages_compare_the_samples_of_a_prompt(normalizes):
   np.testing.assert_allclose(advantages, expected, rtol=1e-5, atol=1e-6)
 
 
+def test_rewards_fall_over_the_last_tokens():
+  lengths = np.array([1, 6, 7, 9, 10])
+  penalties = rollout_batches.length_penalties(lengths, 10, 4)
+  np.testing.assert_array_equal(penalties, [0, 0, -0.25, -0.75, -1])
+  assert penalties.dtype == np.float32
+  penalties = rollout_batches.length_penalties(lengths, 10, 10)
+  np.testing.assert_allclose(penalties, -lengths / 10)
+
+
 def test_batches_of_a_rollout_are_adjacent_rows():
   samples = rollout_batches.Samples(
     ids=np.arange(24, dtype=np.int32).reshape(4, 6),

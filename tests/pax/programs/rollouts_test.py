@@ -204,7 +204,7 @@ def _logits(state, batch):
 def _sampled(tmp_path, temperature, **options):
   """Returns a program, its state, a batch of samples, and their logits."""
   task = _task(temperature=temperature)
-  program, partitioner, _ = _program(tmp_path, task, options)
+  program, partitioner, inp = _program(tmp_path, task, options)
   state = partitioner.initialize(jax.random.key(1)).to_eval_state()
   samples = program._sample(state, program._next_prompts())
   batch = rollout_batches.train_batch(samples, np.zeros(8, np.float32))
@@ -248,7 +248,8 @@ def test_samples_are_those_of_the_top_k(tmp_path, temperature):
 def test_nothing_is_learned_from_truncated_samples(tmp_path, monkeypatch):
   task = _task()
   task.model.decoder_tpl.eos_id = list(range(40))
-  program, partitioner, _ = _program(tmp_path, task, {'masks_truncated': True})
+  options = {'masks_truncated': True, 'penalized_tokens': 4}
+  program, partitioner, inp = _program(tmp_path, task, options)
   batches = _recorded_batches(program, partitioner, monkeypatch)
   output = program.run(partitioner.initialize(jax.random.key(1)), 0)
   [batch] = batches
@@ -269,6 +270,26 @@ def test_nothing_is_learned_from_truncated_samples(tmp_path, monkeypatch):
   assert batch.advantages[is_truncated].any()
   num_tokens = float(scalars['num_predictions'][0]) * len(partitioner.devices)
   assert num_tokens == batch.weights.sum()
+  # Rewards fall over the last four possible tokens.
+  prompt_lengths = batch.prompt_index % 2 + 3
+  left = _SEQ_LEN - _MAX_PROMPT_LEN - (ends - prompt_lengths)
+  penalties = -np.clip(1 - left / 4, 0, 1)
+  assert -1 < penalties.mean() < 0
+  np.testing.assert_allclose(
+    scalars['length_penalty'][0], penalties.mean(), rtol=1e-6
+  )
+  parts = zip(batch.ids, prompt_lengths, ends, strict=True)
+  responses = [row[start:end] for row, start, end in parts]
+  width = max(map(len, responses))
+  padded = np.stack([np.pad(x, (0, width - len(x))) for x in responses])
+  texts = inp.ids_to_strings(padded, ends - prompt_lengths)
+  rewards = np.array(share_of_low_bytes(None, texts)) + penalties
+  np.testing.assert_allclose(scalars['reward'][0], rewards.mean(), rtol=1e-5)
+  np.testing.assert_allclose(
+    batch.advantages,
+    rollout_batches.advantages(rewards.astype(np.float32), 4),
+    rtol=1e-4,
+  )
 
 
 def _recorded_batches(program, partitioner, monkeypatch):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=large
 # bazel: tags=nightly
-# bazel: env=PAX_CHECK_SHAPES=0
 # bazel: deps=//pax/tasks:experiments
 """The attention kernels that all experiments choose on their machines.
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=large
 # bazel: tags=nightly
-# bazel: env=PAX_CHECK_SHAPES=0
 # bazel: deps=//pax/contrib:experiments,//pax/tasks:experiments
 """The variables of every experiment, initialized from its batch."""
 

@@ -175,16 +175,20 @@ def _steps(batch=1, length=9, heads=2, dim=3, seed=0):
   )
 
 
-def _chunked(steps, chunk_size=4):
+def _chunked(steps, state=None, chunk_size=4):
   steps = gated_delta_rule.Steps(*steps)
-  zero = gated_delta_rule.zero_state(steps)
-  return gated_delta_rule.chunked(steps, zero, chunk_size)
+  if state is None:
+    state = gated_delta_rule.zero_state(steps)
+  return gated_delta_rule.chunked(steps, state, chunk_size)
+
+
+_compiled = running.jit(_chunked, static_argnames='chunk_size')
 
 
 @pytest.mark.parametrize('length', [1, 4, 5, 9])
 def test_chunks_are_the_recurrence(length):
   steps = _steps(length=length)
-  out, state = running.jit(_chunked)(tuple(map(jnp.asarray, steps)))
+  out, state = _compiled(tuple(map(jnp.asarray, steps)))
   np.testing.assert_allclose(out, _delta_rule_by_hand(*steps), atol=1e-5)
   steps = gated_delta_rule.Steps(*map(jnp.asarray, steps))
   by_steps, before, update = running.jit(gated_delta_rule.recurrent)(
@@ -199,9 +203,9 @@ def test_chunks_are_the_recurrence(length):
 def test_chunks_continue_a_state():
   steps = gated_delta_rule.Steps(*map(jnp.asarray, _steps(length=10)))
   steps = steps._replace(is_start=jnp.zeros((1, 10), bool))
-  whole, last = _chunked(steps)
-  _, state = _chunked(steps.span(0, 3))
-  rest, state = gated_delta_rule.chunked(steps.span(3), state, 4)
+  whole, last = _compiled(steps)
+  _, state = _compiled(steps.span(0, 3))
+  rest, state = _compiled(steps.span(3), state)
   np.testing.assert_allclose(rest, whole[:, 3:], atol=1e-5)
   np.testing.assert_allclose(state, last, atol=1e-5)
 
@@ -209,10 +213,12 @@ def test_chunks_continue_a_state():
 def test_strong_decays_do_not_overflow():
   steps = list(_steps(length=64))
   steps[3] *= 100
-  out, _ = _chunked(tuple(map(jnp.asarray, steps)), 64)
+  out, _ = _compiled(tuple(map(jnp.asarray, steps)), chunk_size=64)
   np.testing.assert_allclose(out, _delta_rule_by_hand(*steps), atol=1e-4)
-  loss = lambda x: jnp.sum(_chunked(x, 64)[0] ** 2)
-  gradients = jax.grad(loss, allow_int=True)(tuple(map(jnp.asarray, steps)))
+  loss = lambda x: jnp.sum(_chunked(x, chunk_size=64)[0] ** 2)
+  gradients = running.jit(jax.grad(loss, allow_int=True))(
+    tuple(map(jnp.asarray, steps))
+  )
   assert all(np.isfinite(x).all() for x in gradients[:5])
 
 
@@ -221,7 +227,7 @@ def test_small_decays_after_large_ones_are_exact():
   steps[3] = np.where(np.arange(64) < 32, -100.0, -1e-3)[np.newaxis, :, None]
   steps[3] = np.broadcast_to(steps[3], steps[4].shape)
   steps[5] = np.zeros_like(steps[5])
-  out, _ = _chunked(tuple(map(jnp.asarray, steps)), 64)
+  out, _ = _compiled(tuple(map(jnp.asarray, steps)), chunk_size=64)
   want = _delta_rule_by_hand(*steps)
   np.testing.assert_allclose(out, want, atol=3e-6 * np.abs(want).max())
 
@@ -235,7 +241,7 @@ def test_gradients_are_those_of_the_recurrence(index):
     replaced = [*steps[:index], x, *steps[index + 1 :]]
     return jnp.sum(_chunked(tuple(map(jnp.asarray, replaced)))[0] * weights)
 
-  got = np.asarray(jax.grad(loss)(jnp.asarray(steps[index])))
+  got = np.asarray(running.jit(jax.grad(loss))(jnp.asarray(steps[index])))
   want = np.zeros(got.shape)
   for position in np.ndindex(got.shape):
     change = np.zeros(got.shape)
@@ -292,18 +298,11 @@ def test_prompts_after_padding_decode_as_alone():
   pos = jnp.maximum(np.arange(5) - 5 + lengths[:, np.newaxis], 0)
   _, cache = _run(layer, variables, prompt, mask, pos, mutable=_CACHE)
   want = _run(layer, variables, x, attentions.causal_mask(x))
+  step = running.compiled(layer, method=_step, mutable=_CACHE)
   for i in range(4):
     pos = jnp.asarray(lengths - 1 + i)
     inputs = x[np.arange(_B), pos]
-    out, cache = running.run(
-      layer,
-      {**variables, **cache},
-      inputs,
-      4 + i,
-      pos,
-      method=_step,
-      mutable=_CACHE,
-    )
+    out, cache = step({**variables, **cache}, inputs, 4 + i, pos)
     np.testing.assert_allclose(out, want[np.arange(_B), pos], atol=2e-5)
 
 
@@ -314,16 +313,13 @@ def test_an_empty_prompt_starts_from_zero():
     layer, variables, x, attentions.causal_mask(x), mutable=_CACHE
   )
   want = _run(layer, variables, x, attentions.causal_mask(x))
+  step = running.compiled(layer, method=_step, mutable=_CACHE)
   for pos in (-1, 0, 1):
-    step = jnp.full(_B, pos)
-    out, cache = running.run(
-      layer,
+    out, cache = step(
       {**variables, **cache},
       x[:, max(pos, 0)],
       _T + pos,
-      step,
-      method=_step,
-      mutable=_CACHE,
+      jnp.full(_B, pos),
     )
     np.testing.assert_allclose(out, want[:, max(pos, 0)], atol=2e-5)
 
@@ -341,12 +337,9 @@ def test_samples_copy_the_state():
   _, copied = layer.apply(
     {**variables, **cache}, 3, 4, method='lazy_broadcast_prefix', mutable=_CACHE
   )
-  out, _ = layer.apply(
-    {**variables, **copied}, rows, 5, None, method=_step, mutable=_CACHE
-  )
-  want, _ = layer.apply(
-    {**variables, **cache}, x[:, 5], 5, None, method=_step, mutable=_CACHE
-  )
+  step = running.compiled(layer, method=_step, mutable=_CACHE)
+  out, _ = step({**variables, **copied}, rows, 5, None)
+  want, _ = step({**variables, **cache}, x[:, 5], 5, None)
   np.testing.assert_allclose(out, jnp.repeat(want, 3, axis=0), atol=1e-6)
 
 

@@ -243,6 +243,40 @@ def test_rank_is_needed():
     running.build(layer_p, _X)
 
 
+def test_inputs_of_updates_are_dropped_in_training():
+  layer_p = pax_fiddle.Config(
+    low_rank_adaptation.AdaptedLinear,
+    input_dims=_D,
+    output_dims=6,
+    lora_rank=_D,
+    lora_dropout_prob=0.25,
+  )
+  x = running.normal(4000, _D)
+  layer, variables = running.build(layer_p, x)
+  params = variables['params']
+  # Then the update tells which inputs A gets.
+  params['lora_a'] = jnp.eye(_D)
+  w, b = (np.asarray(params[name]) for name in ('w', 'lora_b'))
+  evaluated = running.run(layer, variables, x, do_eval=True)
+  np.testing.assert_allclose(evaluated, x @ (w + b.T), atol=1e-5)
+  rngs = {'random': jax.random.key(3)}
+  out = running.run(layer, variables, x, rngs=rngs)
+  inputs = (np.asarray(out) - x @ w) @ np.linalg.pinv(b.T)
+  is_dropped = np.abs(inputs) < 1e-4
+  np.testing.assert_allclose(
+    inputs, np.where(is_dropped, 0, x / 0.75), atol=1e-4
+  )
+  assert is_dropped.mean() == pytest.approx(0.25, abs=0.02)
+
+
+def test_updates_of_experts_have_no_dropout():
+  layer_p = _adapted(
+    transformers.TransformerFeedForwardMoe, _MOE, lora_dropout_prob=0.25
+  )
+  with pytest.raises(ValueError, match='must have lora_dropout_prob=0, .*0.25'):
+    running.build(layer_p, _X)
+
+
 def test_a_reference_has_its_own_updates():
   fields = {'input_dims': _D, 'output_dims': 6}
   layer_p = _adapted(linears.Linear, fields, has_reference=True)

@@ -79,11 +79,13 @@ class HuggingFaceLm(huggingface_model.FineTuning, quickstart.PythonSource):
   # loss is a mean of, 'tokens' or 'samples', or 'max_length': of the sums of
   # samples over the length of the longest possible one. Whether a reward is
   # measured in standard deviations of those of its prompt, and whether nothing
-  # is learned from samples without eos.
+  # is learned from samples without eos. Number of the last possible tokens of a
+  # response over which its reward falls by 1; 0: none.
   GRPO_BETA = 0.0
   GRPO_LOSS_MEAN = 'tokens'
   GRPO_NORMALIZES_DEVIATION = True
   GRPO_MASKS_TRUNCATED = False
+  GRPO_PENALIZED_TOKENS = 0
   # Folder of a teacher with the same vocabulary: the model learns texts and
   # responses from its distributions, too (arXiv:1503.02531). Weight of these
   # in the loss, from 0 to 1, and the temperature at which they are compared.
@@ -154,6 +156,12 @@ class HuggingFaceLm(huggingface_model.FineTuning, quickstart.PythonSource):
         f' response, got {self.MAX_PROMPT_LEN} and {self.MAX_SEQ_LEN}; change'
         ' one of them'
       )
+    max_len = self.MAX_SEQ_LEN - self.MAX_PROMPT_LEN
+    if self.GRPO_PENALIZED_TOKENS > max_len:
+      raise ValueError(
+        f'GRPO_PENALIZED_TOKENS must be at most {max_len}, MAX_SEQ_LEN -'
+        f' MAX_PROMPT_LEN, got {self.GRPO_PENALIZED_TOKENS}; change one of them'
+      )
     num_updates = self.ROLLOUT_BATCHES * self.ROLLOUT_EPOCHS
     for name in _ROLLOUT_INTERVALS:
       if (value := getattr(self, name)) % num_updates:
@@ -190,6 +198,7 @@ class HuggingFaceLm(huggingface_model.FineTuning, quickstart.PythonSource):
       make_program(
         normalizes_deviation=self.GRPO_NORMALIZES_DEVIATION,
         masks_truncated=self.GRPO_MASKS_TRUNCATED,
+        penalized_tokens=self.GRPO_PENALIZED_TOKENS,
         top_k=self.ROLLOUT_TOP_K,
         top_p=self.ROLLOUT_TOP_P,
       )

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from absl import logging
 
 from pax import base_experiment, generation_runner, tasks_lib
-from pax.huggingface import families, model_folder
+from pax.huggingface import families, model_folder, peft_adapters
 from pax.inputs.tokens import chat_templates, huggingface_tokenizers, tokenizers
 from pax.tasks.lm import (
   default_learners,
@@ -54,11 +54,16 @@ class HuggingFaceModel(base_experiment.BaseExperiment):
   WEIGHT_DECAY = 0.0
   # Rank of low-rank updates of weights (LoRA, arXiv:2106.09685), which alone
   # learn, with about 10 times the learning rate; 0: all variables learn.
-  # LORA_ALPHA divided by the rank is their factor. The layers that have them,
+  # LORA_ALPHA divided by the rank is their factor, LORA_DROPOUT the probability
+  # that an input of one is dropped in training. The layers that have them,
   # 'attention', 'mlp' or 'all'.
   LORA_RANK = 0
   LORA_ALPHA = 32.0
+  LORA_DROPOUT = 0.0
   LORA_TARGET_LAYERS = 'all'
+  # A folder of PEFT with the updates to begin with, whose factors replace that
+  # of LORA_ALPHA; None: they begin anew.
+  LORA_ADAPTER_DIR: str | None = None
   # Weight of the loss of the modules of multi-token prediction in the folder,
   # 0.3 and in the end 0.1 for DeepSeek-V3; 0: without them.
   MTP_LOSS_WEIGHT = 0.0
@@ -91,6 +96,17 @@ class HuggingFaceModel(base_experiment.BaseExperiment):
         f'the tokenizer must have at most {config["vocab_size"]} ids, the'
         f' vocab_size of config.json of MODEL_DIR={self.MODEL_DIR}, got'
         f' {num_ids}; use the tokenizer of the model'
+      )
+    if self.LORA_ADAPTER_DIR is not None:
+      self._check_adapter(pathlib.Path(self.LORA_ADAPTER_DIR))
+
+  def _check_adapter(self, folder: pathlib.Path) -> None:
+    peft_adapters.read_config(folder)
+    if not self.LORA_RANK or self.MODEL_DIR is None:
+      raise ValueError(
+        f'LORA_ADAPTER_DIR={folder} needs LORA_RANK > 0 and MODEL_DIR, got'
+        f' LORA_RANK={self.LORA_RANK} and MODEL_DIR={self.MODEL_DIR}; set both'
+        ' to those of the adapter'
       )
 
   def model_config(self) -> dict[str, Any]:
@@ -164,8 +180,11 @@ class FineTuning(quickstart.TinyTraining, HuggingFaceModel):
         rank=self.LORA_RANK,
         alpha=self.LORA_ALPHA,
         targets=self.LORA_TARGET_LAYERS,
+        dropout_prob=self.LORA_DROPOUT,
         has_reference=self._has_reference(),
       ).add_to_task(task_p)
+    if self.LORA_ADAPTER_DIR is not None:
+      task_p.train.init_adapter = (self.LORA_ADAPTER_DIR, self.MODEL_DIR)
 
   def _has_reference(self) -> bool:
     """Returns whether the objective compares with the model at the start."""

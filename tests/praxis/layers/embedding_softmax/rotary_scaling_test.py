@@ -43,11 +43,14 @@ def _llama3_angle(i, half, factor=8.0, low=1.0, high=4.0, length=8192):
   return (1 - smooth) * frequency / factor + smooth * frequency
 
 
-def test_llama3_scaling_slows_slow_channels():
+# Equal ones are those of Llama 4 Scout.
+@pytest.mark.parametrize('high', [4.0, 1.0])
+def test_llama3_scaling_slows_slow_channels(high):
   half = 16
-  scaled = _scaled(es.Llama3RotaryScaling.config(), 2 * half)
+  scaling = es.Llama3RotaryScaling.config(high_freq_factor=high)
+  scaled = _scaled(scaling, 2 * half)
   scaled = scaled.clone(max_timescale=500_000)
-  want = np.array([_llama3_angle(i, half) for i in range(half)])
+  want = np.array([_llama3_angle(i, half, high=high) for i in range(half)])
   # Of a unit in the first channel of each pair, at position 1.
   x = jnp.concatenate([jnp.ones(half), jnp.zeros(half)])[None, None]
   cos, sin = np.split(scaled.apply({}, x, jnp.ones((1, 1), int))[0, 0], 2)
@@ -66,17 +69,20 @@ def _yarn_frequency(i, half, factor=4.0, length=4096, fast=32.0, slow=1.0):
   return share * frequency / factor + (1 - share) * frequency
 
 
-def test_yarn_scaling_slows_slow_channels_and_sharpens():
+# Equal ones are those of Kimi K2.
+@pytest.mark.parametrize('fast', [32.0, 1.0])
+def test_yarn_scaling_slows_slow_channels_and_sharpens(fast):
   half = 16
-  scaled = _scaled(es.YarnRotaryScaling.config(), 2 * half)
-  want = np.array([_yarn_frequency(i, half) for i in range(half)])
+  scaled = _scaled(es.YarnRotaryScaling.config(beta_fast=fast), 2 * half)
+  want = np.array([_yarn_frequency(i, half, fast=fast) for i in range(half)])
   x = jnp.concatenate([jnp.ones(half), jnp.zeros(half)])[None, None]
   y = scaled.apply({}, x, jnp.ones((1, 1), int))[0, 0]
   cos, sin = np.split(y, 2)
   np.testing.assert_allclose(np.arctan2(sin, cos), want, rtol=1e-5, atol=1e-9)
   np.testing.assert_allclose(np.hypot(cos, sin), 1 + 0.1 * np.log(4), rtol=1e-6)
   assert want[0] == 1.0 and want[-1] == 10_000 ** (-15 / 16) / 4
-  assert len(set(want * 10_000 ** (np.arange(half) / half))) > 4
+  is_gradual = len(set(want * 10_000 ** (np.arange(half) / half))) > 4
+  assert is_gradual == (fast == 32.0)
 
 
 @pytest.mark.parametrize(
@@ -85,10 +91,10 @@ def test_yarn_scaling_slows_slow_channels_and_sharpens():
     (es.LinearRotaryScaling.config(factor=0.0), 'factor must be positive'),
     (es.Llama3RotaryScaling.config(factor=-1.0), 'got -1.0'),
     (es.YarnRotaryScaling.config(factor=0.0), 'factor must be positive'),
-    (es.YarnRotaryScaling.config(beta_slow=32.0), 'less than beta_fast=32.0'),
+    (es.YarnRotaryScaling.config(beta_slow=33.0), 'at most beta_fast=32.0'),
     (
       es.Llama3RotaryScaling.config(low_freq_factor=5.0),
-      'less than high_freq_factor=4.0, got 5.0',
+      'at most high_freq_factor=4.0, got 5.0',
     ),
   ],
 )

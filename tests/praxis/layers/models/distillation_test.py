@@ -15,6 +15,7 @@ import pytest
 from praxis import base_layer
 from praxis.layers import models, normalizations, transformers
 from praxis.nested_map import NestedMap
+from tests.praxis.layers import running
 from tests.testing.layers import random_variables
 
 _B, _T, _V = 2, 7, 11
@@ -61,11 +62,14 @@ def _batch():
   )
 
 
-def _apply(model, variables, *, do_eval=False, **kwargs):
-  hparams = base_layer.JaxContext.HParams(do_eval=do_eval)
-  with base_layer.JaxContext.new_context(hparams=hparams):
-    out, _ = model.apply(variables, _batch(), mutable=True, **kwargs)
+def _apply(model, variables):
+  with base_layer.JaxContext.new_context():
+    out, _ = model.apply(variables, _batch(), mutable=True)
   return out
+
+
+def _run(model, variables, **kwargs):
+  return running.run(model, variables, _batch(), mutable=True, **kwargs)[0]
 
 
 def _loss_fn(model):
@@ -77,7 +81,7 @@ def _logits(cfg, params, network):
   plain = models.LanguageModel.config(name='lm', return_predictions=True)
   plain.lm_tpl = getattr(cfg, f'{network}_tpl').clone()
   variables = {'params': {'lm': params[network]}}
-  _, out = _apply(plain.Instantiate(), variables, do_eval=True)
+  _, out = _run(plain.Instantiate(), variables, do_eval=True)
   return np.asarray(out.logits, np.float64)
 
 
@@ -106,7 +110,7 @@ def test_the_loss_is_that_of_the_paper(
   )
   model = cfg.Instantiate()
   variables = random_variables(model, _batch())
-  metrics, _ = _apply(model, variables, do_eval=do_eval)
+  metrics, _ = _run(model, variables, do_eval=do_eval)
   student, teacher = (
     _logits(cfg, variables['params'], x) for x in ('lm', 'teacher_lm')
   )
@@ -131,7 +135,7 @@ def test_gradients_are_those_of_the_paper_and_the_teacher_has_none():
   cfg = _model(distillation_weight=1.0, temperature=temperature, chunk_size=3)
   model = cfg.Instantiate()
   params = random_variables(model, _batch())['params']
-  grads = jax.grad(_loss_fn(model))(params)
+  grads = running.jit(jax.grad(_loss_fn(model)))(params)
   assert not any(np.any(x) for x in jax.tree.leaves(grads['teacher_lm']))
   # Equation 2 with both softmaxes: T (q - p) is the gradient of the logits.
   q, p = (
@@ -149,7 +153,7 @@ def test_gradients_are_those_of_the_paper_and_the_teacher_has_none():
   jax.tree.map(
     lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6),
     grads['lm'],
-    jax.grad(weighted_logits)(params['lm']),
+    running.jit(jax.grad(weighted_logits))(params['lm']),
   )
 
 
@@ -177,10 +181,10 @@ def test_a_student_that_equals_the_teacher_has_no_divergence():
   model = cfg.Instantiate()
   params = random_variables(model, _batch())['params']
   equal = {**params, 'teacher_lm': params['lm']}
-  metrics, _ = _apply(model, {'params': equal})
+  metrics, _ = _run(model, {'params': equal})
   assert abs(float(metrics.distillation_loss[0])) < 1e-6
   np.testing.assert_allclose(metrics.teacher_agreement[0], 1.0, rtol=1e-5)
-  grads = jax.grad(_loss_fn(model))(equal)
+  grads = running.jit(jax.grad(_loss_fn(model)))(equal)
   assert max(float(jnp.abs(x).max()) for x in jax.tree.leaves(grads)) < 1e-6
 
 
@@ -193,7 +197,8 @@ def test_the_z_loss_keeps_its_weight():
   def student_gradient(weight, z_loss_weight):
     changed = cfg.clone().set(distillation_weight=weight)
     changed.lm_tpl.softmax_tpl.z_loss_weight = z_loss_weight
-    return jax.grad(_loss_fn(changed.Instantiate()))(params)['lm']
+    gradient = running.jit(jax.grad(_loss_fn(changed.Instantiate())))
+    return gradient(params)['lm']
 
   z_gradients = [
     jax.tree.map(
@@ -213,7 +218,7 @@ def test_the_teacher_has_no_dropout():
   model = cfg.Instantiate()
   variables = random_variables(model, _batch())
   first, second = (
-    _apply(
+    _run(
       model,
       variables,
       method='compute_predictions',

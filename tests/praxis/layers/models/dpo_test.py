@@ -281,17 +281,11 @@ def test_the_reference_has_no_dropout():
   model = cfg.Instantiate()
   variables = random_variables(model, _batch())
 
+  run = running.compiled(model, method='compute_predictions', mutable=True)
+
   def predictions(seed):
-    hparams = base_layer.JaxContext.HParams(do_eval=False)
-    with base_layer.JaxContext.new_context(hparams=hparams):
-      out, _ = model.apply(
-        variables,
-        _batch(),
-        method='compute_predictions',
-        mutable=True,
-        rngs={'random': jax.random.key(seed)},
-      )
-    return out
+    rngs = {'random': jax.random.key(seed)}
+    return run(variables, _batch(), rngs=rngs)[0]
 
   first, second = predictions(0), predictions(1)
   for name in ('y_w', 'y_l'):

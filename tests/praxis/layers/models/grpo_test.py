@@ -12,6 +12,7 @@ import pytest
 from praxis import base_layer
 from praxis.layers import models, transformers
 from praxis.nested_map import NestedMap
+from tests.praxis.layers import running
 from tests.testing.layers import random_variables
 
 _B, _T, _V = 3, 5, 7
@@ -52,18 +53,21 @@ def _rewarded_batch():
   return _batch(advantages=jnp.asarray(_ADVANTAGES))
 
 
-def _apply(model, variables, batch, *, do_eval=False):
-  hparams = base_layer.JaxContext.HParams(do_eval=do_eval)
-  with base_layer.JaxContext.new_context(hparams=hparams):
+def _apply(model, variables, batch):
+  with base_layer.JaxContext.new_context():
     (metrics, _), _ = model.apply(variables, batch, mutable=True)
   return metrics
+
+
+def _run(model, variables, batch, **kwargs):
+  return running.run(model, variables, batch, mutable=True, **kwargs)[0]
 
 
 def _log_probs(model, variables, network='lm', temperature=1.0):
   """Returns those of the labels by the logits of a network, [B, T]."""
   params = variables['params'][network]
   plain = _model(models.LanguageModel, return_predictions=True)
-  (_, out), _ = plain.apply({'params': {'lm': params}}, _batch(), mutable=True)
+  _, out = _run(plain, {'params': {'lm': params}}, _batch())
   logits = np.asarray(out.logits, np.float64) / temperature
   log_z = np.log(np.exp(logits).sum(-1, keepdims=True))
   labels = np.asarray(_ids(1))[..., np.newaxis]
@@ -92,7 +96,7 @@ def test_the_loss_is_that_of_the_paper(beta, loss_mean, temperature):
     chunk_size=2,
   )
   variables = random_variables(model, _rewarded_batch())
-  metrics = _apply(model, variables, _rewarded_batch())
+  metrics, _ = _run(model, variables, _rewarded_batch())
   # The policy of the samples is that of the step: the ratio is 1.
   losses = np.broadcast_to(-_ADVANTAGES[:, np.newaxis], (_B, _T))
   if beta:
@@ -125,7 +129,7 @@ def _check_gradients(grads, params, factors):
   jax.tree.map(
     lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6),
     grads,
-    jax.grad(weighted_xent)(params),
+    running.jit(jax.grad(weighted_xent))(params),
   )
 
 
@@ -137,7 +141,8 @@ def test_gradients_are_those_of_weighted_log_probabilities():
     return _apply(model, {'params': params}, _rewarded_batch()).total_loss[0]
 
   params = variables['params']
-  _check_gradients(jax.grad(loss)(params), params, _ADVANTAGES[:, np.newaxis])
+  grads = running.jit(jax.grad(loss))(params)
+  _check_gradients(grads, params, _ADVANTAGES[:, np.newaxis])
 
 
 @pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
@@ -168,17 +173,19 @@ def test_the_ratio_is_that_at_the_temperature_of_the_samples(dtype):
     return -jnp.sum(gains * _WEIGHTS) / _WEIGHTS.sum()
 
   params = variables['params']
-  old, _ = model.apply(
-    {'params': cast(params)}, batch, method='token_log_probs', mutable=True
-  )
+  old = _run(model, {'params': cast(params)}, batch, method='token_log_probs')
   tolerance = 1e-5 if dtype == jnp.float32 else 0.02
-  np.testing.assert_allclose(old, log_probs(params), atol=tolerance)
+  np.testing.assert_allclose(
+    old, running.jit(log_probs)(params), atol=tolerance
+  )
   batch.old_log_probs = old
-  (_, metrics), grads = jax.value_and_grad(loss, has_aux=True)(params)
+  (_, metrics), grads = running.jit(jax.value_and_grad(loss, has_aux=True))(
+    params
+  )
   # The policy of the step is that of the samples.
   assert metrics.old_policy_kl[0] < 1e-12
   assert metrics.clipped_fraction[0] == 0
-  expected = jax.grad(expected_loss)(params)
+  expected = running.jit(jax.grad(expected_loss))(params)
   largest = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(expected))
   assert largest > 0.05
   jax.tree.map(
@@ -192,29 +199,32 @@ def test_the_divergence_pulls_to_the_reference_which_has_no_gradient():
   model = _model(beta=0.5)
   batch = _batch(advantages=jnp.zeros(_B))
   variables = random_variables(model, batch)
-  grads = jax.grad(
-    lambda params: _apply(model, {'params': params}, batch).total_loss[0]
-  )(variables['params'])
+  loss = lambda params: _apply(model, {'params': params}, batch).total_loss[0]
+  grads = running.jit(jax.grad(loss))(variables['params'])
   assert not any(np.any(x) for x in jax.tree.leaves(grads['ref_lm']))
   params = variables['params']
   step = jax.tree.map(lambda x, g: x - 0.05 * g, params['lm'], grads['lm'])
+  run = running.compiled(model, mutable=True)
+
+  def divergence(params):
+    (metrics, _), _ = run({'params': params}, batch)
+    return float(metrics.kl[0])
+
   before, after = (
-    float(_apply(model, {'params': {**params, 'lm': x}}, batch).kl[0])
-    for x in (params['lm'], step)
+    divergence({**params, 'lm': x}) for x in (params['lm'], step)
   )
   assert 0 < after < before
-  equal = {**params, 'lm': params['ref_lm']}
-  assert float(_apply(model, {'params': equal}, batch).kl[0]) == 0.0
+  assert divergence({**params, 'lm': params['ref_lm']}) == 0.0
 
 
 def test_a_batch_without_advantages_has_the_loss_of_a_language_model():
   model = _model(beta=0.3)
   variables = random_variables(model, _rewarded_batch())
   plain = _model(models.LanguageModel)
-  expected = _apply(
+  expected, _ = _run(
     plain, {'params': {'lm': variables['params']['lm']}}, _batch(), do_eval=True
   )
-  metrics = _apply(model, variables, _batch(), do_eval=True)
+  metrics, _ = _run(model, variables, _batch(), do_eval=True)
   assert metrics.total_loss == expected.total_loss
   assert 'kl' not in metrics
 
@@ -222,17 +232,11 @@ def test_a_batch_without_advantages_has_the_loss_of_a_language_model():
 def test_the_reference_has_no_dropout():
   model = _model(beta=0.3, dropout_prob=0.5)
   variables = random_variables(model, _rewarded_batch())
-  hparams = base_layer.JaxContext.HParams(do_eval=False)
+  run = running.compiled(model, method='compute_predictions', mutable=True)
 
   def ref_log_probs(seed):
-    with base_layer.JaxContext.new_context(hparams=hparams):
-      predictions, _ = model.apply(
-        variables,
-        _rewarded_batch(),
-        method='compute_predictions',
-        mutable=True,
-        rngs={'random': jax.random.key(seed)},
-      )
+    rngs = {'random': jax.random.key(seed)}
+    predictions, _ = run(variables, _rewarded_batch(), rngs=rngs)
     return predictions.per_example_xent, predictions.ref_log_probs
 
   (policy, reference), (other_policy, other_reference) = map(
@@ -269,7 +273,9 @@ def test_the_ratio_to_an_older_policy_is_clipped(ratio_level):
     return metrics.total_loss[0], metrics
 
   params = variables['params']
-  (value, metrics), grads = jax.value_and_grad(loss, has_aux=True)(params)
+  (value, metrics), grads = running.jit(jax.value_and_grad(loss, has_aux=True))(
+    params
+  )
   log_ratios = log_probs - old
   if ratio_level == 'sequence':
     sums = np.sum(log_ratios * _WEIGHTS, axis=1) / [2, 3, 1]
@@ -323,7 +329,8 @@ def test_rows_that_fill_a_batch_are_no_samples():
   batch = _rewarded_batch()
   batch.eval_sample_weights = jnp.asarray([1.0, 0.0, 1.0])
   variables = random_variables(model, batch)
-  loss, weight = _apply(model, variables, batch).total_loss
+  metrics, _ = _run(model, variables, batch)
+  loss, weight = metrics.total_loss
   # Two tokens of the first sample.
   assert float(loss) == pytest.approx(-1.5 * 2 / 4 / 2)
   assert weight == 2

@@ -37,7 +37,7 @@ def test_greedy_decoding_equals_reading_the_whole_text(kind, at_once):
   'kind',
   [
     'lazy rotary',
-    'hybrid lazy',
+    pytest.param('hybrid lazy', marks=pytest.mark.nightly),
     pytest.param('lazy clusters scores', marks=pytest.mark.nightly),
   ],
 )

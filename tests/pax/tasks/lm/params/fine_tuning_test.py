@@ -2,7 +2,6 @@
 """Constants of rewards, by the command line."""
 
 # bazel: deps=//pax:main_lib,//pax/tasks:experiments
-# bazel: env=PAX_CHECK_SHAPES=0
 # bazel: size=medium
 from __future__ import annotations
 

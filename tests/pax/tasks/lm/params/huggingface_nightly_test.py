@@ -2,7 +2,6 @@
 """Repeated layers of models of Hugging Face, in all modes of training."""
 
 # bazel: deps=//pax:main_lib,//pax/tasks:experiments
-# bazel: env=PAX_CHECK_SHAPES=0
 # bazel: size=large
 # bazel: tags=nightly
 from __future__ import annotations
@@ -27,6 +26,8 @@ _EXPERTS = [
     ('Llama3', ['--set=ICI_MESH_SHAPE=[1,4,2]', '--set=BATCH_SIZE=4']),
     ('Mixtral', _EXPERTS),
     ('GptOss', _EXPERTS),
+    # Layers and experts are axes of one variable; the first layer has its own.
+    ('DeepSeekV3', [*_EXPERTS, '--set=CHOICE_BIAS_UPDATE_RATE=0.0']),
     # Blocks of a Gated DeltaNet and attention.
     ('Qwen3Next', _EXPERTS),
     ('Qwen3Next', ['--set=ICI_MESH_SHAPE=[1,2,2]', '--set=BATCH_SIZE=4']),
@@ -51,6 +52,10 @@ _EXPERTS = [
 def test_repeated_layers_have_the_loss_of_the_model_and_export_it(
   exp, words, tmp_path, capfd
 ):
-  references = {'GptOss': 'gpt_oss', 'Qwen3Next': 'qwen3_next'}
+  references = {
+    'DeepSeekV3': 'deepseek_v3',
+    'GptOss': 'gpt_oss',
+    'Qwen3Next': 'qwen3_next',
+  }
   reference = references.get(exp, exp.lower())
   job_runs.check_repeated_layers(exp, reference, tmp_path, words, capfd)

@@ -2,7 +2,6 @@
 """Training and decoding of models of Hugging Face by the command line."""
 
 # bazel: deps=//pax:main_lib,//pax/tasks:experiments
-# bazel: env=PAX_CHECK_SHAPES=0
 # bazel: size=large
 from __future__ import annotations
 
@@ -246,6 +245,7 @@ def test_rewards_are_learned_and_a_job_resumes_to_the_bit(tmp_path, capfd):
   )
 
 
+@pytest.mark.nightly
 def test_preferences_and_rewards_continue_from_checkpoints(tmp_path, capfd):
   source = reference_models.write_byte_model(tmp_path / 'source', 'qwen3')
   lines = [{'prompt': f'{i}', 'chosen': 'y', 'rejected': 'n'} for i in range(8)]
@@ -324,17 +324,6 @@ def test_a_reference_has_the_layers_of_the_policy(objective):
   network_p = model_p.mdl if objective == 'preferences' else model_p.lm_tpl
   block_p = network_p.stacked_transformer_tpl.block
   assert block_p.moe_layer_tpl.choice_bias_update_rate == 0.5
-
-
-def test_repeated_layers_have_the_loss_of_the_model_and_export_it(
-  tmp_path, capfd
-):
-  # Layers and experts are axes of one variable; the first layer has its own.
-  words = ['--set=USE_EXPERT_PARALLEL=True', '--set=ICI_MESH_SHAPE=[1,1,2,2]']
-  words += ['--set=BATCH_SIZE=4', '--set=CHOICE_BIAS_UPDATE_RATE=0.0']
-  job_runs.check_repeated_layers(
-    'DeepSeekV3', 'deepseek_v3', tmp_path, words, capfd
-  )
 
 
 def test_modules_of_multi_token_prediction_are_trained_and_exported(

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The updates in a folder of PEFT as leaves of a state with such updates."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pathlib
+import zlib
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+
+from pax.checkpoints import policy_networks
+from pax.checkpoints.types import Shapes
+from pax.huggingface import (
+  checkpoint_tensors,
+  families,
+  low_rank_leaves,
+  model_folder,
+  mtp_modules,
+  peft_adapters,
+  stacked_variables,
+  weight_layouts,
+)
+from pax.huggingface.low_rank_leaves import LowRankLeaves
+from pax.huggingface.peft_adapters import ModuleUpdate
+from pax.huggingface.stacked_variables import Variable
+from pax.huggingface.weight_layouts import WeightLayout
+
+_WEIGHT = '.weight'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdapterLeaves:
+  """Leaves of low-rank updates by name, on the host."""
+
+  path: pathlib.Path
+  arrays: Mapping[str, np.ndarray]
+
+  @classmethod
+  def open(
+    cls,
+    path: pathlib.Path,
+    model_path: pathlib.Path,
+    state: Mapping[str, jax.Array],
+  ) -> AdapterLeaves:
+    """Returns the updates of an adapter.
+
+    A leaf may have the updates of several modules. Those that the adapter does
+    not have are fresh, and so are further channels of a rank.
+
+    Args:
+      path: The folder of the adapter.
+      model_path: The folder of its model, for config.json.
+      state: Leaves of a fresh state by name.
+
+    Raises:
+      ValueError: The state has no place for an update of the adapter.
+    """
+    names = [x for x in state if not policy_networks.is_frozen(x)]
+    updates = low_rank_leaves.find(names)
+    if not updates:
+      raise ValueError(
+        f'a model must have low-rank updates to begin with those of {path}, got'
+        ' one without; set LORA_RANK to the rank of the adapter'
+      )
+    config = model_folder.read_config(model_path)
+    has_mtp = mtp_modules.are_in(names)
+    model = families.read_model(config, has_mtp=has_mtp)
+    variables = checkpoint_tensors.in_network(
+      stacked_variables.of_layouts(
+        weight_layouts.by_tensor(model.weights()),
+        stacked_variables.find_repetition(names),
+      ),
+      policy_networks.policy_of(names),
+    )
+    reading = _Reading(
+      path,
+      peft_adapters.read(path),
+      state,
+      families.find_family(config, has_mtp=has_mtp).stores_inputs_first,
+    )
+    for variable in variables:
+      if leaves := updates.get(checkpoint_tensors.leaf_name(variable)):
+        reading.add(variable, leaves)
+    return cls(path=path, arrays=reading.finish())
+
+  @property
+  def shapes(self) -> Shapes:
+    """Shape and dtype name of every leaf."""
+    return {leaf: (x.shape, x.dtype.name) for leaf, x in self.arrays.items()}
+
+  def read(
+    self, abstract: Mapping[str, jax.ShapeDtypeStruct]
+  ) -> dict[str, jax.Array]:
+    """Returns leaves, placed by the shardings of `abstract`."""
+    return {
+      leaf: jax.make_array_from_callback(
+        target.shape, target.sharding, self.arrays[leaf].__getitem__
+      )
+      for leaf, target in abstract.items()
+    }
+
+
+class _Reading:
+  """Leaves while updates are assigned to them."""
+
+  def __init__(
+    self,
+    path: pathlib.Path,
+    modules: Mapping[str, ModuleUpdate],
+    state: Mapping[str, jax.Array],
+    stores_inputs_first: bool,
+  ):
+    """Assigns nothing yet.
+
+    Args:
+      path: The folder of the adapter, for messages.
+      modules: Its updates by the names of modules.
+      state: Leaves of a fresh state by name.
+      stores_inputs_first: Whether tensors are [inputs, outputs].
+    """
+    self._path = path
+    self._modules = modules
+    self._state = state
+    self._stores_inputs_first = stores_inputs_first
+    self._arrays: dict[str, np.ndarray] = {}
+    # Not a number where no update is known.
+    self._scales: dict[str, np.ndarray] = {}
+    self._unused = set(modules)
+
+  def add(self, variable: Variable, leaves: LowRankLeaves) -> None:
+    """Assigns the updates of the tensors of a variable.
+
+    Args:
+      variable: That of the weight.
+      leaves: Names of the leaves of its update.
+
+    Raises:
+      ValueError: An update has another shape, a larger rank, or another scale
+        than others of its layer.
+    """
+    found = [self._modules.get(_module(x)) for x in variable.layouts]
+    if not any(found):
+      return
+    num_axes = len(variable.stack_shape)
+    shapes = [self._state[x].shape for x in (leaves.a, leaves.b)]
+    factors = [
+      self._factors(layout, update, *(shape[num_axes:] for shape in shapes))
+      for layout, update in zip(variable.layouts, found, strict=True)
+    ]
+    for leaf, shape, parts in zip(
+      (leaves.a, leaves.b), shapes, zip(*factors, strict=True), strict=True
+    ):
+      self._arrays[leaf] = np.stack(parts).reshape(shape)
+    self._add_scales(leaves.scale, found)
+    self._unused -= set(map(_module, variable.layouts))
+
+  def finish(self) -> dict[str, np.ndarray]:
+    """Returns the leaves.
+
+    Raises:
+      ValueError: The state has no place for an update.
+    """
+    if self._unused:
+      raise ValueError(
+        f'the model must have low-rank updates of all {len(self._modules)}'
+        f' modules of {self._path}, {len(self._unused)} have none, such as'
+        f' {min(self._unused)}; set LORA_TARGET_LAYERS=all, or use the adapter'
+        ' of this model'
+      )
+    for leaf, scales in self._scales.items():
+      # All processes have it.
+      fresh = np.asarray(self._state[leaf].addressable_data(0))
+      scales = scales.reshape(fresh.shape)
+      self._arrays[leaf] = np.where(np.isnan(scales), fresh, scales)
+    return self._arrays
+
+  def _factors(
+    self,
+    layout: WeightLayout,
+    update: ModuleUpdate | None,
+    shape_a: tuple[int, ...],
+    shape_b: tuple[int, ...],
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Returns A [..., I, R] and B [..., O, R] of a tensor."""
+    *_, num_inputs, rank = shape_a
+    name = _module(layout)
+    # The same in all processes.
+    generator = np.random.default_rng(zlib.crc32(name.encode()))
+    limit = num_inputs**-0.5
+    a = generator.uniform(-limit, limit, shape_a).astype(np.float32)
+    b = np.zeros(shape_b, np.float32)
+    if update is None:
+      return a, b
+    outputs, inputs = layout.tensor_shape[-2:]
+    if self._stores_inputs_first:
+      outputs, inputs = inputs, outputs
+    sizes = (update.a.shape[1], update.b.shape[0])
+    if sizes != (inputs, outputs) or inputs != num_inputs:
+      raise ValueError(
+        f'the update of {name} in {self._path} must have {inputs} inputs and'
+        f' {outputs} outputs, got {sizes[0]} and {sizes[1]}; use the adapter of'
+        ' this model'
+      )
+    matrices = math.prod(shape_a[:-2])
+    rows = peft_adapters.output_rows(
+      layout, num_inputs, self._stores_inputs_first
+    ).reshape(matrices, -1)
+    for a_i, b_i, rows_i in zip(
+      a.reshape(matrices, num_inputs, rank),
+      b.reshape(matrices, -1, rank),
+      rows,
+      strict=True,
+    ):
+      columns = _channels(update, rows_i, rank)
+      if len(columns) > rank:
+        raise ValueError(
+          f'LORA_RANK must be at least {len(columns)}, that of {name} in'
+          f' {self._path}, got {rank}'
+        )
+      a_i[:, : len(columns)] = update.a[columns].T
+      b_i[:, : len(columns)] = update.b[rows_i][:, columns]
+    return a, b
+
+  def _add_scales(self, leaf: str, found: list[ModuleUpdate | None]) -> None:
+    size = max(1, math.prod(self._state[leaf].shape))
+    scales = self._scales.setdefault(leaf, np.full(size, np.nan, np.float32))
+    for i, update in enumerate(found):
+      if update is None:
+        continue
+      scale = np.float32(update.alpha / update.rank)
+      # All experts of a layer have one.
+      layer = i * size // len(found)
+      if not np.isnan(scales[layer]) and scales[layer] != scale:
+        raise ValueError(
+          f'the updates in {self._path} of the weights of {leaf} must have one'
+          f' scale lora_alpha / r, got {scales[layer]} and {scale}'
+        )
+      scales[layer] = scale
+
+
+def _channels(update: ModuleUpdate, rows: np.ndarray, rank: int) -> np.ndarray:
+  """Returns the channels of an update that some of its outputs need.
+
+  They are all if that is possible. Otherwise those with a zero factor B are
+  left out: a module of several projections has channels of each.
+  """
+  if update.rank <= rank:
+    return np.arange(update.rank)
+  return np.flatnonzero(update.b[rows].any(axis=0))
+
+
+def _module(layout: WeightLayout) -> str:
+  return layout.tensor.removesuffix(_WEIGHT)
