@@ -134,8 +134,8 @@ def test_kimi_k2_is_a_deepseek_v3():
   config = reference_models.load()['deepseek_v3']['config']
   kimi = {**config, 'model_type': 'kimi_k2'}
   assert families.read_model(kimi) == families.read_model(config)
-  published = families.read_model(published_configs.KIMI_K2).weights()
-  shapes = {x.tensor: x.tensor_shape for x in published}
+  published = families.read_model(published_configs.KIMI_K2)
+  shapes = {x.tensor: x.tensor_shape for x in published.weights()}
   # The number of the published files, without the scales of FP8.
   assert sum(map(math.prod, shapes.values())) == 1_026_408_232_448
 
