@@ -291,25 +291,11 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
       norm_topk_prob=False,
       rope_interleave=False,
       attention_bias=True,
-    ),
-  ),
-  # Kimi K2, whose model_type transformers does not have.
-  'deepseek_v3_kimi': (
-    'deepseek_v3',
-    dict(
-      **_LATENTS,
-      q_lora_rank=10,
-      n_routed_experts=12,
-      num_experts_per_tok=3,
-      n_group=1,
-      topk_group=1,
-      routed_scaling_factor=2.827,
+      # As Kimi K2 has them.
       rope_parameters={
         **_YARN_ROPE,
-        'beta_fast': 1.0,
-        'beta_slow': 1.0,
-        'mscale': 1.0,
-        'mscale_all_dim': 1.0,
+        **dict.fromkeys(('beta_fast', 'beta_slow'), 1.0),
+        **dict.fromkeys(('mscale', 'mscale_all_dim'), 1.0),
       },
     ),
   ),
