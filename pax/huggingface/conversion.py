@@ -145,10 +145,7 @@ def to_peft(
   config = side.config()
   _, path = reading.find_checkpoint(Path(directory), step)
   source = checkpoint_tensors.CheckpointVariables.open(side, config, path)
-  modules = peft_adapters.of_modules(
-    source.low_rank_factors(),
-    stores_inputs_first=source.family.stores_inputs_first,
-  )
+  modules = peft_adapters.of_modules(source.low_rank_factors(), source.family)
   atomic_file.make_folder(output, parents=True)
   peft_adapters.write(
     output,

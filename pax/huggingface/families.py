@@ -21,6 +21,7 @@ from pax.huggingface import (
   layer_norms,
   llama4,
   mtp_modules,
+  multimodal,
   olmo,
   qwen3_next,
   smollm,
@@ -72,6 +73,17 @@ class Family:
   new_copies: Collection[str] = ()
   # Whether matrices are [inputs, outputs], not [outputs, inputs].
   stores_inputs_first: bool = False
+  # Whether the model is a part of one of images and texts.
+  is_part: bool = False
+
+  def names_in_files(self, tensor: str) -> list[str]:
+    """Returns the names that a tensor may have in files.
+
+    Args:
+      tensor: Its name in a whole model.
+    """
+    names = [tensor, tensor.removeprefix(self.prefix)]
+    return names + (multimodal.tensor_names(tensor) if self.is_part else [])
 
 
 def read_model(config: Json, *, has_mtp: bool = False) -> Model:
@@ -86,6 +98,7 @@ def read_model(config: Json, *, has_mtp: bool = False) -> Model:
       such modules.
   """
   family = find_family(config)
+  config = multimodal.language_config(config)
   if not has_mtp:
     config = mtp_modules.without_modules(config)
   elif not MtpModules.read(config).sources:
@@ -112,13 +125,19 @@ def find_family(config: Json, *, has_mtp: bool = False) -> Family:
   Raises:
     ValueError: It is not supported.
   """
-  name = config.get('model_type')
+  part = multimodal.language_config(config)
+  name = part.get('model_type')
   if not isinstance(name, str) or name not in FAMILIES:
+    known = sorted({*FAMILIES, *multimodal.MODEL_TYPES})
     raise ValueError(
-      f'model_type in config.json must be one of {sorted(FAMILIES)}, got'
-      f' {name!r}; only these families have a mapping of their weights'
+      f'model_type in config.json must be one of {known}, got {name!r}; only'
+      ' these families have a mapping of their weights'
     )
-  family, modules = FAMILIES[name], MtpModules.read(config)
+  family, modules = FAMILIES[name], MtpModules.read(part)
+  if part is not config:
+    ignored = (*family.ignored, multimodal.IGNORED)
+    family = dataclasses.replace(family, is_part=True, ignored=ignored)
+  config = part
   if not has_mtp:
     ignored = (*family.ignored, *modules.patterns)
     return dataclasses.replace(family, ignored=ignored)
@@ -144,14 +163,14 @@ def find_tensors(
   """
   tensors = {}
   for tensor, layouts in weight_layouts.by_tensor(model.weights()).items():
-    name = tensor if tensor in names else tensor.removeprefix(family.prefix)
-    if name not in names:
+    in_files = [x for x in family.names_in_files(tensor) if x in names]
+    if not in_files:
       raise ValueError(
         f'the safetensors files must have {tensor}, got {len(names)}'
         f' tensors such as {sorted(names)[:3]}; config.json and the files'
         ' must be of one model'
       )
-    tensors[name] = layouts
+    tensors[in_files[0]] = layouts
   return tensors
 
 
@@ -170,7 +189,8 @@ def find_copies(
   in_files = {parts[0].tensor: name for name, parts in layouts.items()}
   return {
     name: in_files[tensor]
-    for name, tensor in family.copies.items()
+    for copy, tensor in family.copies.items()
+    for name in family.names_in_files(copy)
     if name in names and name not in layouts
   }
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pax.huggingface import families, model_folder, safetensors
+from pax.huggingface import families, model_folder, multimodal, safetensors
 from pax.huggingface.low_rank_leaves import LowRankFactors
 from pax.huggingface.weight_layouts import WeightLayout
 
@@ -58,14 +58,13 @@ class ModuleUpdate(NamedTuple):
 
 def of_modules(
   updates: Iterable[tuple[str, WeightLayout, LowRankFactors]],
-  *,
-  stores_inputs_first: bool,
+  family: families.Family,
 ) -> dict[str, ModuleUpdate]:
   """Returns the updates by the names of modules.
 
   Args:
     updates: Those of tensors or of their parts.
-    stores_inputs_first: Whether tensors are [inputs, outputs].
+    family: That of the model.
 
   Raises:
     ValueError: There is none, or one is of experts, which are no modules.
@@ -78,14 +77,14 @@ def of_modules(
         f' {layout.tensor}; leave out --adapter, or train with'
         ' LORA_TARGET_LAYERS=attention'
       )
-    parts[layout.tensor.removesuffix(_SUFFIX)].append((layout, factors))
+    parts[_module(layout.tensor, family)].append((layout, factors))
   if not parts:
     raise ValueError(
       'an adapter needs low-rank updates, got a checkpoint without; leave out'
       ' --adapter, or train with LORA_RANK'
     )
   return {
-    name: _sum(of_module, stores_inputs_first)
+    name: _sum(of_module, family.stores_inputs_first)
     for name, of_module in parts.items()
   }
 
@@ -108,7 +107,12 @@ def make_config(
   (rank, alpha), _ = collections.Counter(sizes.values()).most_common(1)[0]
   others = {name: x for name, x in sizes.items() if x != (rank, alpha)}
   is_sequence_model = model_config.get('model_type') == 't5'
-  tensors = {x.tensor for parts in layouts.values() for x in parts}
+  matrices = {
+    _module(x.tensor, family)
+    for parts in layouts.values()
+    for x in parts
+    if x.tensor.endswith(_SUFFIX)
+  }
   return {
     'peft_type': 'LORA',
     'task_type': 'SEQ_2_SEQ_LM' if is_sequence_model else 'CAUSAL_LM',
@@ -117,7 +121,10 @@ def make_config(
     'lora_alpha': alpha,
     'rank_pattern': {name: r for name, (r, _) in others.items()},
     'alpha_pattern': {name: x for name, (_, x) in others.items()},
-    'target_modules': _targets(modules, tensors),
+    # Modules of images have the same last names.
+    'target_modules': (
+      list(modules) if family.is_part else _targets(modules, matrices)
+    ),
     'fan_in_fan_out': family.stores_inputs_first,
     'lora_dropout': 0.0,
     'bias': 'none',
@@ -184,6 +191,8 @@ def read_config(folder: pathlib.Path) -> dict[str, Any]:
 def read(folder: pathlib.Path) -> dict[str, ModuleUpdate]:
   """Returns the updates of an adapter by the names of modules.
 
+  Those of a model of images and texts are as in its language model alone.
+
   Args:
     folder: Has adapter_config.json and adapter_model.safetensors.
 
@@ -199,7 +208,8 @@ def read(folder: pathlib.Path) -> dict[str, ModuleUpdate]:
         f'{folder} must have factors lora_A and lora_B of modules only, got'
         f' {name}; train without it, or merge the adapter into its model'
       )
-    factors[match[1]][match[2]] = entry.read().astype(np.float32)
+    module = multimodal.module_of_language_model(match[1])
+    factors[module][match[2]] = entry.read().astype(np.float32)
   updates = {}
   for module, of_module in factors.items():
     a, b = (of_module.get(letter) for letter in 'AB')
@@ -285,10 +295,14 @@ def output_rows(
   return indices.to_variable(np.arange(num_outputs))
 
 
-def _targets(modules: Collection[str], tensors: Collection[str]) -> list[str]:
+def _module(tensor: str, family: families.Family) -> str:
+  name = tensor.removesuffix(_SUFFIX)
+  return multimodal.module_name(name) if family.is_part else name
+
+
+def _targets(modules: Collection[str], matrices: Collection[str]) -> list[str]:
   """Returns the last names of the modules, if no other module has them."""
   last = lambda module: module.rpartition('.')[2]
-  matrices = {x.removesuffix(_SUFFIX) for x in tensors if x.endswith(_SUFFIX)}
   targets = {last(module) for module in modules}
   if {x for x in matrices if last(x) in targets} <= {*modules}:
     return sorted(targets)

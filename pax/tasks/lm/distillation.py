@@ -13,7 +13,12 @@ import numpy as np
 
 from pax import tasks_lib
 from pax.checkpoints import paths, policy_networks
-from pax.huggingface import families, model_folder, stacked_variables
+from pax.huggingface import (
+  families,
+  model_folder,
+  multimodal,
+  stacked_variables,
+)
 from pax.inputs.tokens import tokenizers
 from praxis import base_layer, pax_fiddle
 from praxis.layers import models
@@ -36,7 +41,7 @@ class Teacher:
 
   @functools.cached_property
   def config(self) -> dict[str, Any]:
-    """The contents of config.json.
+    """The contents of config.json, those of the language model.
 
     Raises:
       ValueError: The folder has none.
@@ -49,7 +54,8 @@ class Teacher:
         ' set TEACHER_DIR=FOLDER'
       )
     try:
-      return model_folder.read_config(folder)
+      config = model_folder.read_config(folder)
+      return dict(multimodal.language_config(config))
     except ValueError as e:
       raise ValueError(f'TEACHER_DIR={folder} has no teacher: {e}') from e
 

@@ -76,9 +76,7 @@ class _Adapted:
       if leaf in updates:
         factors = updates[leaf].factors(variable, self.state)
         parts += zip(variable.tensors, variable.layouts, factors, strict=True)
-    return peft_adapters.of_modules(
-      parts, stores_inputs_first=self.family.stores_inputs_first
-    )
+    return peft_adapters.of_modules(parts, self.family)
 
   def write(self, folder):
     """Writes the updates as PEFT does."""

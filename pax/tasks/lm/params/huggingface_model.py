@@ -11,7 +11,12 @@ import jax.numpy as jnp
 from absl import logging
 
 from pax import base_experiment, generation_runner, tasks_lib
-from pax.huggingface import families, model_folder, peft_adapters
+from pax.huggingface import (
+  families,
+  model_folder,
+  multimodal,
+  peft_adapters,
+)
 from pax.inputs.tokens import chat_templates, huggingface_tokenizers, tokenizers
 from pax.tasks.lm import (
   default_learners,
@@ -110,10 +115,11 @@ class HuggingFaceModel(base_experiment.BaseExperiment):
       )
 
   def model_config(self) -> dict[str, Any]:
-    """Returns the contents of config.json."""
+    """Returns the contents of config.json, those of the language model."""
     if self.MODEL_DIR is None:
       return self.CONFIG
-    return model_folder.read_config(pathlib.Path(self.MODEL_DIR))
+    config = model_folder.read_config(pathlib.Path(self.MODEL_DIR))
+    return dict(multimodal.language_config(config))
 
   def task(self) -> TaskConfig:
     has_mtp = self.MTP_LOSS_WEIGHT != 0.0

@@ -67,13 +67,13 @@ LLAMA4: Json = {
   'rope_theta': 500000.0,
   'rope_scaling': {
     'rope_type': 'llama3',
-    'factor': 8.0,
+    'factor': 16.0,
     'low_freq_factor': 1.0,
-    'high_freq_factor': 4.0,
+    'high_freq_factor': 1.0,
     'original_max_position_embeddings': 8192,
   },
   'bos_token_id': 200000,
-  'eos_token_id': 200001,
+  'eos_token_id': [200001, 200007, 200008],
 }
 # Mistral 7B v0.1.
 MISTRAL: Json = {

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""Language models that are parts of models of images and texts."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from pax.huggingface import (
+  conversion,
+  families,
+  model_folder,
+  multimodal,
+  peft_adapters,
+  safetensors,
+)
+from tests.pax.huggingface import loaded_models, reference_models
+
+_IMAGES = {
+  'vision_tower.encoder.layers.0.self_attn.q_proj.weight': (4, 4),
+  'multi_modal_projector.mm_input_projection_weight': (4, 8),
+}
+
+
+def _write(folder, prefixes, **options):
+  """Writes a gemma3 whose language model is the reference."""
+  reference = reference_models.load()['gemma3']
+  config = reference['config']
+  text_config = {
+    key: value
+    for key, value in config.items()
+    if key not in ('eos_token_id', 'tie_word_embeddings')
+  }
+  whole = {
+    'model_type': 'gemma3',
+    'eos_token_id': [1, 106],
+    'text_config': text_config,
+    'vision_config': {'hidden_size': 4},
+  }
+  stack, others = prefixes
+  tensors = {
+    stack + name.removeprefix('model.')
+    if name.startswith('model.')
+    else others + name: shape
+    for name, shape in reference['tensors'].items()
+  }
+  return reference_models.write(folder, whole, tensors | _IMAGES, **options)
+
+
+_PREFIXES = pytest.mark.parametrize(
+  'prefixes',
+  [
+    ('language_model.model.', 'language_model.'),
+    ('model.language_model.', ''),
+  ],
+)
+
+
+@_PREFIXES
+def test_the_variables_are_those_of_the_language_model(prefixes, tmp_path):
+  whole = model_folder.ModelFolder.open(_write(tmp_path / 'whole', prefixes))
+  variables = loaded_models.read_variables(whole)
+  tensors = {
+    parts[0].tensor: whole.entries[name].read()
+    for name, parts in whole.layouts.items()
+  }
+  # The same tensors, with other names.
+  alone = tmp_path / 'alone'
+  alone.mkdir()
+  config = reference_models.load()['gemma3']['config']
+  (alone / 'config.json').write_text(json.dumps(config))
+  reference_models.write_safetensors(
+    alone / 'model.safetensors', tensors, 'F32'
+  )
+  want = loaded_models.read_variables(model_folder.ModelFolder.open(alone))
+  jax.tree.map(np.testing.assert_array_equal, variables, want)
+
+
+@_PREFIXES
+def test_round_trip_keeps_what_belongs_to_images(prefixes, tmp_path):
+  source = _write(tmp_path / 'source', prefixes, dtype='BF16')
+  conversion.to_pax(source, tmp_path / 'job')
+  conversion.to_huggingface(tmp_path / 'job', tmp_path / 'output')
+  for file in ('config.json', 'model.safetensors'):
+    written = (tmp_path / 'output' / file).read_bytes()
+    assert written == (source / file).read_bytes(), file
+
+
+def test_settings_that_files_leave_out():
+  whole = {
+    'model_type': 'gemma3',
+    'eos_token_id': [1, 106],
+    'text_config': {
+      'model_type': 'gemma3_text',
+      'hidden_size': 2560,
+      'intermediate_size': 10240,
+      'num_hidden_layers': 34,
+      'rope_scaling': {'factor': 8.0, 'rope_type': 'linear'},
+      'sliding_window': 1024,
+    },
+  }
+  # Gemma 3 4B, without its encoder of images and the projection.
+  weights = list(families.read_model(whole).weights())
+  assert sum(np.prod(x.tensor_shape) for x in weights) == 3_880_263_168
+  config = multimodal.language_config(whole)
+  assert config['eos_token_id'] == [1, 106]
+  assert multimodal.language_config(config) is config
+  with pytest.raises(ValueError, match='text_config .* of a gemma3 .* None'):
+    families.read_model({'model_type': 'gemma3'})
+
+
+def test_modules_of_adapters_have_the_names_of_the_whole(tmp_path):
+  source = _write(tmp_path / 'model', ('language_model.model.', ''))
+  config = model_folder.read_config(source)
+  family = families.find_family(config)
+  layout = next(
+    x
+    for x in families.read_model(config).weights()
+    if x.tensor.endswith('layers.0.mlp.up_proj.weight')
+  )
+  outputs, inputs = layout.tensor_shape
+  a, b = np.ones((inputs, 2), np.float32), np.ones((outputs, 2), np.float32)
+  factors = peft_adapters.LowRankFactors(a, b, 1.5)
+  modules = peft_adapters.of_modules([(layout.tensor, layout, factors)], family)
+  name = 'model.language_model.layers.0.mlp.up_proj'
+  assert list(modules) == [name]
+  contents = peft_adapters.make_config(
+    modules, {layout.tensor: [layout]}, family, config
+  )
+  # Modules of images have the same last names.
+  assert contents['target_modules'] == [name]
+  folder = tmp_path / 'adapter'
+  folder.mkdir()
+  peft_adapters.write(folder, modules, contents)
+  tensors = safetensors.read_entries(folder / 'adapter_model.safetensors')
+  assert f'base_model.model.{name}.lora_A.weight' in tensors
+  [read] = peft_adapters.read(folder)
+  assert read == layout.tensor.removesuffix('.weight')
