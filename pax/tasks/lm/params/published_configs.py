@@ -73,7 +73,7 @@ LLAMA4: Json = {
     'original_max_position_embeddings': 8192,
   },
   'bos_token_id': 200000,
-  'eos_token_id': [200001, 200007, 200008],
+  'eos_token_id': 200001,
 }
 # Mistral 7B v0.1.
 MISTRAL: Json = {
