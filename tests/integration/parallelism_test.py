@@ -74,6 +74,7 @@ _NIGHTLY = (
   'few_rows_expert',
   'pipeline_fsdp',
   'ring_pipeline_tensor',
+  'mtp_expert_fsdp_tensor',
   'mtp_ring_fsdp_tensor',
 )
 

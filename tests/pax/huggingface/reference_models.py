@@ -159,6 +159,8 @@ def write_text_model(
 ) -> pathlib.Path:
   """Writes a model with a SentencePiece tokenizer, and returns the folder.
 
+  Its stacks have one layer.
+
   Args:
     folder: Its path.
     name: Name of the reference.
@@ -174,9 +176,12 @@ def write_text_model(
     eos_id=2,
     minloglevel=2,
   )
-  _write_with_settings(
-    folder, name, {'vocab_size': _NUM_PIECES, 'eos_token_id': 2}
-  )
+  settings: dict[str, Any] = {'vocab_size': _NUM_PIECES, 'eos_token_id': 2}
+  if name == 't5':
+    settings |= {'num_layers': 1, 'num_decoder_layers': 1}
+  else:
+    settings |= {'num_hidden_layers': 1, 'layer_types': None}
+  _write_with_settings(folder, name, settings)
   (folder / 'tokenizer.model').write_bytes(model.getvalue())
   return folder
 

@@ -45,13 +45,8 @@ def test_samples_may_share_the_cache_of_their_prompt(kind):
   decoding.check_sharing(kind)
 
 
-@pytest.mark.parametrize(
-  'kind',
-  [
-    pytest.param('lazy clusters', marks=pytest.mark.nightly),
-    'lazy clusters scores',
-  ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize('kind', ['lazy clusters', 'lazy clusters scores'])
 def test_a_prompt_of_one_token_pairs_it_with_no_padding(kind, monkeypatch):
   monkeypatch.setattr(decoding, 'PROMPTS', np.asarray([4, 1]))
   decoding.check_sharing(kind)

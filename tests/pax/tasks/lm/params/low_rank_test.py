@@ -82,8 +82,7 @@ def _check_frozen(leaves, first):
 
 def test_updates_alone_learn_continue_and_are_exported(tmp_path, folder, capfd):
   job, cut, output = (tmp_path / x for x in ('job', 'cut', 'output'))
-  words = ['--set=NUM_TRAIN_STEPS=20', '--set=task.train.save_interval_steps=1']
-  words += ['--set=LORA_DROPOUT=0.1']
+  words = ['--set=NUM_TRAIN_STEPS=20', '--set=LORA_DROPOUT=0.1']
   one = '--set=task.train.num_train_steps=1'
   assert _train(folder, job, *words) == 0, capfd.readouterr().err
   assert _train(folder, cut, *words, one) == 0
