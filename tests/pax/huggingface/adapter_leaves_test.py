@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Low-rank updates of models are read from adapters as they were written."""
 
 from __future__ import annotations
