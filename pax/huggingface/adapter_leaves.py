@@ -21,15 +21,12 @@ from pax.huggingface import (
   model_folder,
   mtp_modules,
   peft_adapters,
-  stacked_variables,
   weight_layouts,
 )
 from pax.huggingface.low_rank_leaves import LowRankLeaves
 from pax.huggingface.peft_adapters import ModuleUpdate
 from pax.huggingface.stacked_variables import Variable
 from pax.huggingface.weight_layouts import WeightLayout
-
-_WEIGHT = '.weight'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,12 +66,8 @@ class AdapterLeaves:
     config = model_folder.read_config(model_path)
     has_mtp = mtp_modules.are_in(names)
     model = families.read_model(config, has_mtp=has_mtp)
-    variables = checkpoint_tensors.in_network(
-      stacked_variables.of_layouts(
-        weight_layouts.by_tensor(model.weights()),
-        stacked_variables.find_repetition(names),
-      ),
-      policy_networks.policy_of(names),
+    variables = checkpoint_tensors.variables_of(
+      weight_layouts.by_tensor(model.weights()), names
     )
     reading = _Reading(
       path,
@@ -142,7 +135,8 @@ class _Reading:
       ValueError: An update has another shape, a larger rank, or another scale
         than others of its layer.
     """
-    found = [self._modules.get(_module(x)) for x in variable.layouts]
+    names = [peft_adapters.module_of(x.tensor) for x in variable.layouts]
+    found = [self._modules.get(name) for name in names]
     if not any(found):
       return
     num_axes = len(variable.stack_shape)
@@ -156,7 +150,7 @@ class _Reading:
     ):
       self._arrays[leaf] = np.stack(parts).reshape(shape)
     self._add_scales(leaves.scale, found)
-    self._unused -= set(map(_module, variable.layouts))
+    self._unused.difference_update(names)
 
   def finish(self) -> dict[str, np.ndarray]:
     """Returns the leaves.
@@ -187,7 +181,7 @@ class _Reading:
   ) -> tuple[np.ndarray, np.ndarray]:
     """Returns A [..., I, R] and B [..., O, R] of a tensor."""
     *_, num_inputs, rank = shape_a
-    name = _module(layout)
+    name = peft_adapters.module_of(layout.tensor)
     # The same in all processes.
     generator = np.random.default_rng(zlib.crc32(name.encode()))
     limit = num_inputs**-0.5
@@ -226,7 +220,7 @@ class _Reading:
     return a, b
 
   def _add_scales(self, leaf: str, found: list[ModuleUpdate | None]) -> None:
-    size = max(1, math.prod(self._state[leaf].shape))
+    size = math.prod(self._state[leaf].shape)
     scales = self._scales.setdefault(leaf, np.full(size, np.nan, np.float32))
     for i, update in enumerate(found):
       if update is None:
@@ -251,7 +245,3 @@ def _channels(update: ModuleUpdate, rows: np.ndarray, rank: int) -> np.ndarray:
   if update.rank <= rank:
     return np.arange(update.rank)
   return np.flatnonzero(update.b[rows].any(axis=0))
-
-
-def _module(layout: WeightLayout) -> str:
-  return layout.tensor.removesuffix(_WEIGHT)

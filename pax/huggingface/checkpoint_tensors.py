@@ -87,12 +87,7 @@ class CheckpointVariables:
       layouts = weight_layouts.by_tensor(model.weights())
     else:
       layouts = families.find_tensors(family, model, names)
-    variables = in_network(
-      stacked_variables.of_layouts(
-        layouts, stacked_variables.find_repetition(learned)
-      ),
-      policy_networks.policy_of(learned),
-    )
+    variables = variables_of(layouts, learned)
     updates = low_rank_leaves.find(learned)
     if others := updates.keys() - set(map(leaf_name, variables)):
       raise ValueError(
@@ -340,6 +335,22 @@ def _check_leaves(source: CheckpointVariables, path: storage.Path) -> None:
 def leaf_name(variable: Variable) -> str:
   """Returns the name of the leaf of a variable in checkpoints."""
   return _LEAF + variable.path.replace('/', '.')
+
+
+def variables_of(
+  layouts: Mapping[str, Sequence[WeightLayout]], learned: Collection[str]
+) -> list[Variable]:
+  """Returns the variables of a model, in the network that learns.
+
+  Args:
+    layouts: Those of each tensor by its name; layers are in order.
+    learned: Names of the leaves of that network.
+  """
+  repetition = stacked_variables.find_repetition(learned)
+  return in_network(
+    stacked_variables.of_layouts(layouts, repetition),
+    policy_networks.policy_of(learned),
+  )
 
 
 def in_network(variables: Sequence[Variable], network: str) -> list[Variable]:

@@ -137,11 +137,10 @@ def find_family(config: Json, *, has_mtp: bool = False) -> Family:
   if part is not config:
     ignored = (*family.ignored, multimodal.IGNORED)
     family = dataclasses.replace(family, is_part=True, ignored=ignored)
-  config = part
   if not has_mtp:
     ignored = (*family.ignored, *modules.patterns)
     return dataclasses.replace(family, ignored=ignored)
-  head = _EMBEDDING if config.get('tie_word_embeddings') else _HEAD
+  head = _EMBEDDING if part.get('tie_word_embeddings') else _HEAD
   copies = modules.copies(_EMBEDDING, head)
   return dataclasses.replace(
     family, copies={**family.copies, **copies}, new_copies=tuple(copies)

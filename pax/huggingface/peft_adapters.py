@@ -295,8 +295,18 @@ def output_rows(
   return indices.to_variable(np.arange(num_outputs))
 
 
+def module_of(tensor: str) -> str:
+  """Returns the module whose weight is a tensor of a language model.
+
+  Args:
+    tensor: Name of the tensor.
+  """
+  return tensor.removesuffix(_SUFFIX)
+
+
 def _module(tensor: str, family: families.Family) -> str:
-  name = tensor.removesuffix(_SUFFIX)
+  """Returns the module in a model of the family, which may be a part."""
+  name = module_of(tensor)
   return multimodal.module_name(name) if family.is_part else name
 
 

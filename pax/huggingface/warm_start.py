@@ -13,7 +13,13 @@ import jax
 import numpy as np
 
 from pax import storage
-from pax.checkpoints import init_from, paths, policy_networks, source_checkpoint
+from pax.checkpoints import (
+  checkpoint_reader,
+  init_from,
+  paths,
+  policy_networks,
+  source_checkpoint,
+)
 from pax.checkpoints.types import CheckpointError, Shapes
 from pax.huggingface import (
   adapter_leaves,
@@ -181,10 +187,7 @@ def initialize_low_rank_updates(
   leaves = adapter_leaves.AdapterLeaves.open(
     path, pathlib.Path(model), paths.flatten(state)
   )
-  source = source_checkpoint.SourceCheckpoint(
-    directory=adapter, step=0, leaves=leaves
-  )
-  return initializer.init_by_source(state, source, is_full=True)
+  return initializer.init_by_source(state, _source(leaves), is_full=True)
 
 
 def _open(directory: str, names: Sequence[str]) -> FolderLeaves:
@@ -195,7 +198,9 @@ def _open(directory: str, names: Sequence[str]) -> FolderLeaves:
   )
 
 
-def _source(leaves: FolderLeaves) -> source_checkpoint.SourceCheckpoint:
+def _source(
+  leaves: checkpoint_reader.LeafSource,
+) -> source_checkpoint.SourceCheckpoint:
   return source_checkpoint.SourceCheckpoint(
     directory=str(leaves.path), step=0, leaves=leaves
   )
