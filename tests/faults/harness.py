@@ -188,7 +188,7 @@ class Job:
       f'--exp={exp}',
       f'--job_log_dir={self.directory}',
       '--host_device_count=1',
-      f'--compilation_cache_dir={_compilation_cache()}',
+      binary.compilation_cache(),
       f'--set={self.rows_constant}={rows}',
     ]
     if not exp.endswith('Pmap'):
@@ -329,11 +329,6 @@ def loss_bits(directory: storage.Path) -> list[tuple[int, bytes]]:
     for record in records(directory)
     if record['split'] == 'train'
   ]
-
-
-@functools.cache
-def _compilation_cache() -> pathlib.Path:
-  return pathlib.Path(_scratch().name, 'compilation_cache')
 
 
 @functools.cache

@@ -131,7 +131,7 @@ def test_the_documented_loop_restarts_all(tmp_path, report):
   words = [
     '--exp=tests.multiprocess.experiments.TinyKilled',
     *(f'--job_log_dir={job.directory}', '--host_device_count=1'),
-    *('--compilation_cache_dir=', '--set=ICI_MESH_SHAPE=[1,2,1]'),
+    *(binary.compilation_cache(), '--set=ICI_MESH_SHAPE=[1,2,1]'),
     *('--set=BATCH_SIZE=4', '--set=SAVE_EVERY=2', '--set=SECONDS=0.1'),
     f'--set=NUM_STEPS={num_steps}',
     f'--set=train_input.done={tmp_path / "done"}',

@@ -5,10 +5,12 @@
 # bazel: deps=//tests/integration:experiments
 from __future__ import annotations
 
+import functools
 import json
 import pathlib
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -40,10 +42,20 @@ def start(
     f'--exp={exp if "." in exp else f"{EXPERIMENTS}.{exp}"}',
     f'--job_log_dir={job_log_dir}',
     f'--host_device_count={devices}',
-    '--compilation_cache_dir=',
+    compilation_cache(),
     *words,
   ]
   return programs.Program(command, programs.environment(), PRELOADED)
+
+
+def compilation_cache() -> str:
+  """Returns the flag of compiled programs, which jobs of a process share."""
+  return f'--compilation_cache_dir={_compiled().name}'
+
+
+@functools.cache
+def _compiled() -> tempfile.TemporaryDirectory[str]:
+  return tempfile.TemporaryDirectory(prefix='pax_compiled_')
 
 
 def run(

@@ -23,13 +23,7 @@ SEEDS = {'held_out': (1, 2, 3), 'prompts': (1, 2)}
 
 
 @pytest.fixture(scope='module')
-def cache(tmp_path_factory):
-  """Compiled programs, shared by the processes."""
-  return f'--compilation_cache_dir={tmp_path_factory.mktemp("cache")}'
-
-
-@pytest.fixture(scope='module')
-def job(tmp_path_factory, cache):
+def job(tmp_path_factory):
   """A training job and two jobs that evaluate it, started together."""
   directory = tmp_path_factory.mktemp('job')
   words = [
@@ -37,9 +31,7 @@ def job(tmp_path_factory, cache):
     ['--mode=eval'],
     ['--mode=eval'],
   ]
-  started = [
-    binary.start('TinySpmd', directory, cache, QUIET, *w) for w in words
-  ]
+  started = [binary.start('TinySpmd', directory, QUIET, *w) for w in words]
   for process in started:
     ended = process.wait(binary.TIMEOUT_SECS)
     assert ended.returncode == 0, ended.stderr
@@ -110,13 +102,11 @@ def test_each_job_evaluates_a_checkpoint_once(job):
 
 
 @pytest.mark.parametrize('mesh', ['[1,2,2]', 'None'])
-def test_a_checkpoint_of_int8_is_evaluated(job, cache, tmp_path, mesh):
+def test_a_checkpoint_of_int8_is_evaluated(job, tmp_path, mesh):
   words = [QUIET, f'--set=ICI_MESH_SHAPE={mesh}', '--set=NUM_STEPS=10']
   source = [f'--restore_checkpoint_dir={job}', '--restore_checkpoint_step=10']
   for mode in (['--mode=quantize', *source], ['--mode=eval']):
-    completed = binary.run(
-      'TinyInt8', tmp_path, cache, *mode, *words, devices=4
-    )
+    completed = binary.run('TinyInt8', tmp_path, *mode, *words, devices=4)
     assert completed.returncode == 0, completed.stderr
   floats = _params(job, 10)
   layers = ('first.linear', 'second')
@@ -193,11 +183,10 @@ def test_quantized_checkpoints_are_not_mixed_with_others(job, capfd):
   assert 'Convert it to the quantized weights' in err
 
 
-def test_decode_once(job, cache, tmp_path):
+def test_decode_once(job, tmp_path):
   ended = binary.run(
     'TinySpmd',
     tmp_path,
-    cache,
     '--mode=decode_once',
     f'--restore_checkpoint_dir={job}',
     '--restore_checkpoint_step=10',
@@ -245,8 +234,8 @@ def test_the_last_step_is_decoded_even_if_decoding_starts_later(
   assert len(_outputs(tmp_path, 20)) == 16
 
 
-def test_infer(job, cache):
-  ended = binary.run('TinySpmd', job, cache, '--mode=infer')
+def test_infer(job):
+  ended = binary.run('TinySpmd', job, '--mode=infer')
   assert ended.returncode == 0, ended.stderr
   folder = job / 'output' / 'prompts'
   metadata = json.loads((folder / 'metadata.json').read_text())
@@ -272,7 +261,7 @@ def _main(capfd, exp, job, *words):
       'pax',
       f'--exp={binary.EXPERIMENTS}.{exp}',
       f'--job_log_dir={job}',
-      '--compilation_cache_dir=',
+      binary.compilation_cache(),
       *words,
     ]
   )
@@ -364,8 +353,8 @@ def test_sigterm_while_inferring(job, tmp_path, capfd):
   assert not list((tmp_path / '_internal_artifacts').glob('*progress.json'))
 
 
-def test_a_hang_ends_with_the_stacks_of_all_threads(tmp_path, cache):
-  ended = binary.run('TinyHanging', tmp_path, cache, '--hang_timeout_secs=2')
+def test_a_hang_ends_with_the_stacks_of_all_threads(tmp_path):
+  ended = binary.run('TinyHanging', tmp_path, '--hang_timeout_secs=2')
   assert ended.returncode == 124, ended.stderr
   log = (tmp_path / 'logs' / 'train_0.log').read_text()
   for text in (ended.stderr, log):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import pathlib
 
 from pax import main
+from tests.integration import binary
 
 VOCAB_SIZE, SEQ_LEN, STEPS = 128, 96, 4
 _SMALL = {
@@ -49,7 +50,7 @@ def run(
       f'--exp={name}',
       f'--job_log_dir={job}',
       f'--tfds_data_dir={folder}',
-      '--compilation_cache_dir=',
+      binary.compilation_cache(),
       *words,
       *(f'--set={k}={v}' for k, v in settings.items() if v is not None),
     ]

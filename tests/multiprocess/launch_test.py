@@ -30,7 +30,7 @@ def launch(found, directory, *words, flags):
     [
       *(sys.executable, '-c', LAUNCH, *flags, '--devices_per_host=2'),
       *('--', f'--exp={EXPERIMENTS}.TinyKilled', f'--job_log_dir={directory}'),
-      *('--compilation_cache_dir=', MESH, *words),
+      *(binary.compilation_cache(), MESH, *words),
     ],
     env=found.environment,
     capture_output=True,

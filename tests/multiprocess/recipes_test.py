@@ -50,7 +50,7 @@ def recipe(tmp_path, capsys):
         *('pax', 'launch', *flags, '--devices_per_host=1', '--'),
         f'--exp={binary.EXPERIMENTS}.TinySpmd',
         f'--job_log_dir={tmp_path / "job"}',
-        *('--compilation_cache_dir=', '--set=ICI_MESH_SHAPE=[1,2,1]'),
+        *(binary.compilation_cache(), '--set=ICI_MESH_SHAPE=[1,2,1]'),
         *('--set=BATCH_SIZE=4', f'--set=NUM_STEPS={STEPS}', *words),
       ]
     )

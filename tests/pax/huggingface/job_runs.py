@@ -44,6 +44,7 @@ def decoder_words(folder: pathlib.Path) -> list[str]:
     f'--set=DECODE_SEQ_LEN={DECODE_SEQ_LEN}',
     f'--set=TRAIN_FILES={folder}/config.json',
     '--set=HELD_OUT_PERCENT=0',
+    '--set=SAMPLE_PROMPT=',
   ]
 
 
