@@ -44,13 +44,19 @@ _SMALL_QUICKSTART = [
   '--set=MAX_SEQ_LEN=32',
   '--set=NUM_PIECES=512',
   '--set=HELD_OUT_PERCENT=10',
+  '--set=SAMPLE_PROMPT=',
+  '--set=EVAL_ON_TEST=False',
   f'--set=TRAIN_FILES={pages.ROOT}/pax/inputs/*/*.py',
 ]
 # {experiments: what makes them small}; the others are small already.
 SMALL = {
   'quickstart.': _SMALL_QUICKSTART,
   'my_experiments.TunedLm': _SMALL_QUICKSTART,
-  'huggingface.Qwen3': ['--set=MAX_SEQ_LEN=64'],
+  'huggingface.Qwen3': [
+    '--set=MAX_SEQ_LEN=64',
+    '--set=SAMPLE_PROMPT=',
+    '--set=EVAL_ON_TEST=False',
+  ],
   'huggingface.T5': ['--set=SOURCE_LEN=32', '--set=TARGET_LEN=16'],
   'lm_cloud.LmCloudSpmdTest': ['--set=MAX_SEQ_LEN=64', '--set=VOCAB_SIZE=512'],
 }

@@ -306,7 +306,9 @@ def _recorded_batches(program, partitioner, monkeypatch):
   return batches
 
 
-@pytest.mark.parametrize('temperature', [1.0, 0.7])
+@pytest.mark.parametrize(
+  'temperature', [pytest.param(1.0, marks=pytest.mark.nightly), 0.7]
+)
 def test_a_rollout_is_learned_in_several_updates(
   tmp_path, monkeypatch, temperature
 ):

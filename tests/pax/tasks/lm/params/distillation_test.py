@@ -34,7 +34,9 @@ def _train(student, teacher, job, *words):
 
 @pytest.fixture
 def student(tmp_path):
-  return reference_models.write_byte_model(tmp_path / 'student', 'qwen3')
+  return reference_models.write_byte_model(
+    tmp_path / 'student', 'qwen3', num_layers=1
+  )
 
 
 @pytest.fixture
@@ -112,6 +114,7 @@ def test_the_student_alone_learns_continues_and_is_exported(
   assert set(job_runs.decoded(job, 'infer')) == set(job_runs.PROMPTS)
 
 
+@pytest.mark.nightly
 def test_meshes_shard_both_and_have_the_same_losses(
   tmp_path, student, teacher, capfd
 ):

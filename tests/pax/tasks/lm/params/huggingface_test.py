@@ -101,7 +101,7 @@ def test_experiments_have_published_sizes(name):
 
 def test_trains_from_imported_weights_and_exports(tmp_path, capfd):
   source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
-  reference_models.write_byte_model(source, 'llama3')
+  reference_models.write_byte_model(source, 'llama3', num_layers=1)
   (source / 'notes.txt').write_text('a file of the model')
   words = ['--set=NUM_TRAIN_STEPS=2', '--set=EVAL_ON_TEST=False']
   assert job_runs.run('Llama3', source, job, *words) == 0, (
@@ -121,7 +121,9 @@ def test_trains_from_imported_weights_and_exports(tmp_path, capfd):
 
 
 def test_held_out_text_must_exist_before_the_first_step(tmp_path, capfd):
-  source = reference_models.write_byte_model(tmp_path / 'source', 'qwen3')
+  source = reference_models.write_byte_model(
+    tmp_path / 'source', 'qwen3', num_layers=1
+  )
   line = json.dumps({'prompt': 'a', 'completion': 'b'})
   (tmp_path / 'pairs.jsonl').write_text(line)
   settings = [
@@ -190,7 +192,7 @@ def test_rewards_are_learned_and_a_job_resumes_to_the_bit(tmp_path, capfd):
   source, job, cut, output = (
     tmp_path / x for x in ('source', 'job', 'cut', 'output')
   )
-  reference_models.write_byte_model(source, 'qwen3')
+  reference_models.write_byte_model(source, 'qwen3', num_layers=1)
   lines = [{'prompt': f'{i}'} for i in range(16)]
   (tmp_path / 'prompts.jsonl').write_text('\n'.join(map(json.dumps, lines)))
   words = [

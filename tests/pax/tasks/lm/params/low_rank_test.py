@@ -34,7 +34,9 @@ _PAIRS = [
 
 @pytest.fixture
 def folder(tmp_path):
-  return reference_models.write_byte_model(tmp_path / 'model', 'qwen3')
+  return reference_models.write_byte_model(
+    tmp_path / 'model', 'qwen3', num_layers=1
+  )
 
 
 @pytest.fixture
@@ -118,12 +120,6 @@ def test_updates_alone_learn_continue_and_are_exported(tmp_path, folder, capfd):
       '--set=LORA_ALPHA=1.0',
       f'--set=LORA_ADAPTER_DIR={adapter}',
     ),
-    (
-      'base',
-      f'--set=MODEL_DIR={folder}',
-      f'--init_from=hf:{folder}',
-      '--mode=infer',
-    ),
   ):
     words = _infer(folder, tmp_path / name, *flags)
     assert main.main(words) == 0, capfd.readouterr().err
@@ -131,10 +127,12 @@ def test_updates_alone_learn_continue_and_are_exported(tmp_path, folder, capfd):
     texts[name] = {prompt: text for prompt, (_, text) in decoded.items()}
   assert set(texts['job']) == set(job_runs.PROMPTS)
   assert texts['job'] == texts['exported'] == texts['adapter']
-  assert texts['job'] != texts['base']
 
 
-@pytest.mark.parametrize('objective', ['responses', 'preferences'])
+@pytest.mark.parametrize(
+  'objective',
+  [pytest.param('responses', marks=pytest.mark.nightly), 'preferences'],
+)
 def test_a_job_continues_with_the_updates_of_another(
   tmp_path, folder, pairs, objective, capfd
 ):
@@ -166,7 +164,7 @@ def test_checkpoints_are_refused_without_the_same_updates(
 ):
   job = tmp_path / 'job'
   assert _train(folder, job, '--set=NUM_TRAIN_STEPS=1') == 0
-  for flag in ('LORA_RANK=0', 'LORA_RANK=2', 'LORA_TARGET_LAYERS=mlp'):
+  for flag in ('LORA_RANK=0', 'LORA_TARGET_LAYERS=mlp'):
     capfd.readouterr()
     words = [f'--init_from={job}', f'--set={flag}']
     assert _train(folder, tmp_path / flag, *words) == 1
@@ -246,7 +244,8 @@ def test_experts_and_layers_that_are_selected(tmp_path, capfd):
   assert 'q_b_proj' in config['target_modules']
 
 
-def test_integers_stay_while_updates_learn(tmp_path, folder, capfd):
+def test_integers_stay_while_updates_learn(tmp_path, capfd):
+  folder = reference_models.write_byte_model(tmp_path / 'model', 'qwen3')
   base, job = tmp_path / 'base', tmp_path / 'job'
   words = [
     'pax',
