@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warm start: initializes a train state from checkpoints of other tasks."""
+"""Warm start: leaves of a train state from checkpoints of other tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from pax.checkpoints import (
   source_checkpoint,
 )
 from pax.checkpoints.types import CheckpointError
-from praxis.pytypes import Nested
 
 LOAD_ALL = loading_rules.LOAD_ALL
 Rules = loading_rules.CheckpointLoadingRules
@@ -95,7 +94,7 @@ def apply_rules(
     initialized again from the variables, because no rule loaded any.
 
   Raises:
-    ValueError: See `Initializer.init_by_rules`.
+    ValueError: See `Initializer.select_by_rules`.
     KeyError: A rule names a variable that is not in the checkpoint.
     RuntimeError: A rule names an average and there are none.
   """
@@ -112,9 +111,13 @@ def apply_rules(
     state,
     shardings,
   )
-  opt_states = state.opt_states
-  initializer = Initializer(metadata, lambda _: opt_states, logging.info)
-  state = initializer.init_by_rules(state, all_rules)
+  initializer = Initializer(metadata, logging.info)
+  initializer.select_by_rules(all_rules)
+  leaves = paths.flatten(state)
+  for name in initializer.selected:
+    # Frees device memory for the new values.
+    leaves[name].delete()
+  state = paths.unflatten(state, leaves | initializer.read())
   origins = paths.flatten(provenance)
   loaded = {
     name: origin
@@ -132,70 +135,75 @@ def apply_rules(
 
 
 class Initializer:
-  """Replaces leaves of a fresh state by those of other checkpoints.
+  """Selects leaves of a state that other checkpoints have, and reads them.
 
-  A leaf that one checkpoint initializes is skipped by later ones.
+  A leaf that is selected from one checkpoint is skipped by later ones. All
+  errors of names, shapes and dtypes are found before anything is read.
   """
 
   def __init__(
     self,
     metadata: TrainState,
-    fresh_opt_states: Callable[[Nested[jax.Array]], list[Nested[jax.Array]]],
     show: Callable[[str], None],
     *,
     is_trained: bool = True,
   ):
-    """Loads nothing.
+    """Selects nothing.
 
     Args:
       metadata: Shapes, dtypes and shardings of the state.
-      fresh_opt_states: Returns the initial optimizer states of variables.
       show: Prints the table of leaves to load.
       is_trained: Whether the state is that of training.
     """
     self._is_trained = is_trained
-    self._metadata = paths.flatten(metadata)
+    self._structure = metadata
+    # Shape, dtype and sharding of each leaf by name.
+    self.metadata = paths.flatten(metadata)
     self._opt_paths = _opt_paths(metadata)
-    self._fresh_opt_states = fresh_opt_states
     self._show = show
+    self._mappings: list[source_checkpoint.LeafMapping] = []
     self.provenance: Provenance = {
-      name: train_states.TensorProvenance() for name in self._metadata
+      name: train_states.TensorProvenance() for name in self.metadata
     }
 
-  def init_by_name(
-    self, state: TrainState, directory: str, step: int | None
-  ) -> TrainState:
-    """Returns `state` with the variables of a directory's checkpoint.
+  @property
+  def selected(self) -> list[str]:
+    """Names of the leaves that `read` returns."""
+    return [target for mapping in self._mappings for target in mapping.leaves]
 
-    Those of equal name and shape are replaced.
+  @property
+  def provenance_tree(self) -> train_states.TrainStateProvenance:
+    """The origin of each leaf, in the structure of the state."""
+    return paths.unflatten(self._structure, self.provenance)
+
+  def select_by_name(self, directory: str, step: int | None) -> None:
+    """Selects the variables that a directory's checkpoint has.
+
+    They have equal names and shapes.
 
     Args:
-      state: The fresh state, whose replaced leaves are deleted.
       directory: The directory of the checkpoints.
       step: The step of the checkpoint; None is the newest.
 
     Raises:
       CheckpointError: No variable has the same name and shape.
     """
-    return self.init_by_source(
-      state, source_checkpoint.SourceCheckpoint.open(directory, step)
+    self.select_by_source(
+      source_checkpoint.SourceCheckpoint.open(directory, step)
     )
 
-  def init_by_source(
+  def select_by_source(
     self,
-    state: TrainState,
     source: source_checkpoint.SourceCheckpoint,
     *,
     is_full: bool = False,
     network: str | None = None,
-  ) -> TrainState:
-    """Returns `state` with the variables of an open checkpoint.
+  ) -> None:
+    """Selects the variables of an open checkpoint of equal name and shape.
 
-    Those of equal name and shape are replaced; see `source_leaves` for the
-    names of policies and references.
+    See `source_leaves` for the names of policies and references.
 
     Args:
-      state: The fresh state, whose replaced leaves are deleted.
       source: The checkpoint.
       is_full: Whether the model must have every leaf of the checkpoint.
       network: The network of the model that gets them; None is all of it.
@@ -230,15 +238,12 @@ class Initializer:
         ' task.train.init_from_checkpoint_rules to map its names'
       )
     mapping = source_checkpoint.LeafMapping(source, shared)
-    return self._load(state, [mapping], [], network)
+    self._select([mapping], network)
 
-  def init_by_rules(
-    self, state: TrainState, all_rules: Mapping[str, Rules]
-  ) -> TrainState:
-    """Returns `state` with the leaves that the rules select.
+  def select_by_rules(self, all_rules: Mapping[str, Rules]) -> None:
+    """Selects leaves by rules.
 
     Args:
-      state: The fresh state, whose replaced leaves are deleted.
       all_rules: The rules by directory of the checkpoints.
 
     Raises:
@@ -256,7 +261,14 @@ class Initializer:
         self._map_variables(source, rules, initialized_variables)
       )
       states.append(self._map_states(source, rules, initialized_states))
-    return self._load(state, variables, states)
+    self._select([*variables, *states])
+
+  def read(self) -> dict[str, jax.Array]:
+    """Returns the selected leaves by name; no two share a buffer."""
+    leaves: dict[str, jax.Array] = {}
+    for mapping in self._mappings:
+      leaves |= self._read(mapping)
+    return leaves
 
   def _fresh_leaves(
     self, network: str | None = None
@@ -265,7 +277,7 @@ class Initializer:
     fresh = train_states.TensorProvenance()
     return {
       name: leaf
-      for name, leaf in self._metadata.items()
+      for name, leaf in self.metadata.items()
       if self.provenance[name] == fresh
       and (network is None or f'.{network}.' in name)
     }
@@ -330,40 +342,31 @@ class Initializer:
     """Checks that variables with the same source have the same sharding."""
     shardings: dict[str, NamedSharding] = {}
     for target, leaf in leaves.items():
-      sharding = self._metadata[target].sharding
+      sharding = self.metadata[target].sharding
       if shardings.setdefault(leaf, sharding) != sharding:
         raise ValueError(
           f'{target} and another variable come from {leaf}, and are sharded'
           f' differently: {sharding} and {shardings[leaf]}; shard them alike'
         )
 
-  def _load(
+  def _select(
     self,
-    state: TrainState,
-    variables: list[source_checkpoint.LeafMapping],
-    states: list[source_checkpoint.LeafMapping],
+    mappings: Sequence[source_checkpoint.LeafMapping],
     network: str | None = None,
-  ) -> TrainState:
-    mappings = [*variables, *states]
+  ) -> None:
     for mapping in mappings:
       self._check_types(mapping)
-    fresh = self._fresh_leaves(network)
-    self._show(source_checkpoint.table(mappings, fresh))
-    leaves = paths.flatten(state)
-    for mapping in variables:
-      self._replace(leaves, mapping)
-    state = paths.unflatten(state, leaves)
-    # Averages start from the loaded variables.
-    state = state.replace(opt_states=self._fresh_opt_states(state.mdl_vars))
-    leaves = paths.flatten(state)
-    for mapping in states:
-      self._replace(leaves, mapping)
-    return paths.unflatten(state, leaves)
+    self._show(source_checkpoint.table(mappings, self._fresh_leaves(network)))
+    self._mappings += mappings
+    for mapping in mappings:
+      self.provenance |= dict.fromkeys(
+        mapping.leaves, mapping.source.provenance()
+      )
 
   def _check_types(self, mapping: source_checkpoint.LeafMapping) -> None:
     """Compares the shapes, and refuses integers made of floats."""
     for target, leaf in mapping.leaves.items():
-      wanted = self._metadata[target]
+      wanted = self.metadata[target]
       saved_shape, saved_dtype = mapping.source.shapes[leaf]
       if tuple(saved_shape) != tuple(wanted.shape):
         raise ValueError(
@@ -379,49 +382,25 @@ class Initializer:
           ' weights starts from a checkpoint of --mode=quantize'
         )
 
-  def _replace(
-    self, leaves: dict[str, jax.Array], mapping: source_checkpoint.LeafMapping
-  ) -> None:
-    """Replaces leaves of the state by those of the checkpoint."""
-    for target in mapping.leaves:
-      # Frees device memory for the new values.
-      leaves[target].delete()
+  def _read(
+    self, mapping: source_checkpoint.LeafMapping
+  ) -> dict[str, jax.Array]:
+    """Returns the leaves of one checkpoint by name."""
     abstract = {}
     for target, leaf in mapping.leaves.items():
       shape, dtype = mapping.source.shapes[leaf]
       abstract[leaf] = jax.ShapeDtypeStruct(
-        shape, jnp.dtype(dtype), sharding=self._metadata[target].sharding
+        shape, jnp.dtype(dtype), sharding=self.metadata[target].sharding
       )
     loaded = mapping.source.leaves.read(abstract)
+    leaves: dict[str, jax.Array] = {}
     used = set()
     for target, leaf in mapping.leaves.items():
-      value = loaded[leaf].astype(self._metadata[target].dtype)
+      value = loaded[leaf].astype(self.metadata[target].dtype)
       # The train step donates its state: no two leaves may share a buffer.
       leaves[target] = jnp.copy(value) if leaf in used else value
       used.add(leaf)
-      self.provenance[target] = mapping.source.provenance()
-
-
-def init_by_rules(
-  state: TrainState,
-  rules: Mapping[str, Rules],
-  *,
-  metadata: TrainState,
-  fresh_opt_states: Callable[[Nested[jax.Array]], list[Nested[jax.Array]]],
-  show: Callable[[str], None],
-) -> tuple[TrainState, train_states.TrainStateProvenance]:
-  """Returns `state` with the leaves that rules select, and their origins.
-
-  Args:
-    state: The fresh state, whose replaced leaves are deleted.
-    rules: The rules by directory of the checkpoints.
-    metadata: Shapes, dtypes and shardings of the state.
-    fresh_opt_states: Returns the initial optimizer states of variables.
-    show: Prints the table of leaves to load.
-  """
-  initializer = Initializer(metadata, fresh_opt_states, show)
-  state = initializer.init_by_rules(state, rules)
-  return state, paths.unflatten(metadata, initializer.provenance)
+    return leaves
 
 
 def parse(text: str) -> tuple[str, int | None]:

@@ -7,7 +7,7 @@ import dataclasses
 import math
 import pathlib
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import jax
 import numpy as np
@@ -41,7 +41,8 @@ class AdapterLeaves:
     cls,
     path: pathlib.Path,
     model_path: pathlib.Path,
-    state: Mapping[str, jax.Array],
+    state: Mapping[str, jax.ShapeDtypeStruct],
+    fresh: Callable[[str], jax.Array],
   ) -> AdapterLeaves:
     """Returns the updates of an adapter.
 
@@ -51,7 +52,8 @@ class AdapterLeaves:
     Args:
       path: The folder of the adapter.
       model_path: The folder of its model, for config.json.
-      state: Leaves of a fresh state by name.
+      state: Shapes of the leaves of the state by name.
+      fresh: Returns the initial value of the leaf of a name.
 
     Raises:
       ValueError: The state has no place for an update of the adapter.
@@ -78,7 +80,7 @@ class AdapterLeaves:
     for variable in variables:
       if leaves := updates.get(checkpoint_tensors.leaf_name(variable)):
         reading.add(variable, leaves)
-    return cls(path=path, arrays=reading.finish())
+    return cls(path=path, arrays=reading.finish(fresh))
 
   @property
   def shapes(self) -> Shapes:
@@ -104,7 +106,7 @@ class _Reading:
     self,
     path: pathlib.Path,
     modules: Mapping[str, ModuleUpdate],
-    state: Mapping[str, jax.Array],
+    state: Mapping[str, jax.ShapeDtypeStruct],
     stores_inputs_first: bool,
   ):
     """Assigns nothing yet.
@@ -112,7 +114,7 @@ class _Reading:
     Args:
       path: The folder of the adapter, for messages.
       modules: Its updates by the names of modules.
-      state: Leaves of a fresh state by name.
+      state: Shapes of the leaves of the state by name.
       stores_inputs_first: Whether tensors are [inputs, outputs].
     """
     self._path = path
@@ -152,8 +154,11 @@ class _Reading:
     self._add_scales(leaves.scale, found)
     self._unused.difference_update(names)
 
-  def finish(self) -> dict[str, np.ndarray]:
+  def finish(self, fresh: Callable[[str], jax.Array]) -> dict[str, np.ndarray]:
     """Returns the leaves.
+
+    Args:
+      fresh: Returns the initial value of the leaf of a name.
 
     Raises:
       ValueError: The state has no place for an update.
@@ -166,10 +171,12 @@ class _Reading:
         ' of this model'
       )
     for leaf, scales in self._scales.items():
-      # All processes have it.
-      fresh = np.asarray(self._state[leaf].addressable_data(0))
-      scales = scales.reshape(fresh.shape)
-      self._arrays[leaf] = np.where(np.isnan(scales), fresh, scales)
+      scales = scales.reshape(self._state[leaf].shape)
+      if np.isnan(scales).any():
+        # All processes have it.
+        initial = np.asarray(fresh(leaf).addressable_data(0))
+        scales = np.where(np.isnan(scales), initial, scales)
+      self._arrays[leaf] = scales
     return self._arrays
 
   def _factors(

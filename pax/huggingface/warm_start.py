@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 import jax
 import numpy as np
@@ -16,7 +16,6 @@ from pax import storage
 from pax.checkpoints import (
   checkpoint_reader,
   init_from,
-  paths,
   policy_networks,
   source_checkpoint,
 )
@@ -106,20 +105,18 @@ def folder_of(init_from_flag: str) -> str | None:
   return os.path.expanduser(folder)
 
 
-def initialize(
+def select_weights(
   initializer: init_from.Initializer,
-  state: init_from.TrainState,
   directory: str,
   job_log_dir: storage.PathLike,
-) -> init_from.TrainState:
-  """Returns the state with all weights of a folder.
+) -> None:
+  """Selects all weights of a folder.
 
   The files beside the weights are copied to `huggingface` in the directory of
   the job, for the tokenizer and for `pax convert pax-to-hf`.
 
   Args:
-    initializer: Replaces the leaves.
-    state: The fresh state, whose replaced leaves are deleted.
+    initializer: Selects the leaves.
     directory: The folder.
     job_log_dir: The directory of the job.
 
@@ -127,10 +124,10 @@ def initialize(
     ValueError: The folder has no model that is supported.
     CheckpointError: The model of the experiment is another one.
   """
-  names = [x for x in paths.flatten(state) if not policy_networks.is_frozen(x)]
+  names = [x for x in initializer.metadata if not policy_networks.is_frozen(x)]
   leaves = _open(directory, names)
   try:
-    state = initializer.init_by_source(state, _source(leaves), is_full=True)
+    initializer.select_by_source(_source(leaves), is_full=True)
   except CheckpointError as e:
     raise CheckpointError(
       f'{e}; use an experiment of tasks.lm.params.huggingface with --set'
@@ -138,20 +135,15 @@ def initialize(
     ) from e
   if jax.process_index() == 0:
     side_folder.write(leaves.folder, job_log_dir)
-  return state
 
 
-def initialize_network(
-  initializer: init_from.Initializer,
-  state: init_from.TrainState,
-  network: str,
-  directory: str,
-) -> init_from.TrainState:
-  """Returns the state with all weights of a folder in one of its networks.
+def select_network_weights(
+  initializer: init_from.Initializer, network: str, directory: str
+) -> None:
+  """Selects all weights of a folder for one network of the model.
 
   Args:
-    initializer: Replaces the leaves.
-    state: The fresh state, whose replaced leaves are deleted.
+    initializer: Selects the leaves.
     network: Name of the network in the model.
     directory: The folder.
 
@@ -159,38 +151,36 @@ def initialize_network(
     ValueError: The folder has no model that is supported.
     CheckpointError: The network is that of another model.
   """
-  names = [x for x in paths.flatten(state) if f'.{network}.' in x]
+  names = [x for x in initializer.metadata if f'.{network}.' in x]
   leaves = dataclasses.replace(_open(directory, names), network=network)
-  return initializer.init_by_source(
-    state, _source(leaves), is_full=True, network=network
-  )
+  initializer.select_by_source(_source(leaves), is_full=True, network=network)
 
 
-def initialize_low_rank_updates(
+def select_low_rank_updates(
   initializer: init_from.Initializer,
-  state: init_from.TrainState,
   adapter: str,
   model: str,
-) -> init_from.TrainState:
-  """Returns the state with the low-rank updates of a folder of PEFT.
+  fresh: Callable[[str], jax.Array],
+) -> None:
+  """Selects the low-rank updates of a folder of PEFT.
 
   Args:
-    initializer: Replaces the leaves.
-    state: The fresh state, whose replaced leaves are deleted.
+    initializer: Selects the leaves.
     adapter: The folder.
     model: The folder of its model, for config.json.
+    fresh: Returns the initial value of the leaf of a name.
 
   Raises:
     ValueError: The state has no place for an update.
   """
   path = pathlib.Path(adapter)
   leaves = adapter_leaves.AdapterLeaves.open(
-    path, pathlib.Path(model), paths.flatten(state)
+    path, pathlib.Path(model), initializer.metadata, fresh
   )
-  return initializer.init_by_source(state, _source(leaves), is_full=True)
+  initializer.select_by_source(_source(leaves), is_full=True)
 
 
-def _open(directory: str, names: Sequence[str]) -> FolderLeaves:
+def _open(directory: str, names: Iterable[str]) -> FolderLeaves:
   """Returns the weights of a folder for the leaves of a network."""
   return FolderLeaves(
     model_folder.ModelFolder.open(directory, has_mtp=mtp_modules.are_in(names)),

@@ -40,7 +40,8 @@ def state_bytes_per_device(
 
 
 def check(
-  state_metadata: TrainState[jax.ShapeDtypeStruct],
+  state_metadata: TrainState[jax.ShapeDtypeStruct]
+  | Nested[jax.ShapeDtypeStruct],
   devices: Sequence[jax.Device],
 ) -> MemoryReport:
   """Returns the memory that the state needs and the free memory.

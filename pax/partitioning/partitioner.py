@@ -8,7 +8,7 @@ import functools
 import math
 import os
 import pprint
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from absl import logging
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pax import steps, tasks_lib, train_states
-from pax.checkpoints import init_from
+from pax.checkpoints import init_from, paths
 from pax.partitioning import (
   initialize,
   input_specs_file,
@@ -25,6 +25,7 @@ from pax.partitioning import (
   specs,
 )
 from pax.partitioning.batches import BatchPlacer
+from pax.partitioning.initialize import StateInitializer
 from pax.partitioning.partitioned_step import PartitionedStep
 from pax.partitioning.step_factory import StepFactory
 from pax.partitioning.step_protocols import (
@@ -346,63 +347,72 @@ class Partitioner(metaclass=abc.ABCMeta):
     params = self.var_weight_hparams[base_layer.PARAMS]
     return sum(math.prod(leaf.full_shape) for leaf in jax.tree.leaves(params))
 
-  def preflight(self) -> memory.MemoryReport:
+  def preflight(
+    self, *, discard_opt_states: bool = False
+  ) -> memory.MemoryReport:
     """Returns the memory that the state needs and the free memory.
+
+    Args:
+      discard_opt_states: Whether the state has no optimizer states.
 
     Raises:
       ValueError: The state does not fit.
     """
-    return memory.check(self.state_metadata, self.devices)
+    metadata = self._metadata(discard_opt_states=discard_opt_states)
+    return memory.check(metadata, self.devices)
 
   def initialize(
-    self, key: jax.Array, *, discard_opt_states: bool = False
+    self,
+    key: jax.Array,
+    *,
+    discard_opt_states: bool = False,
+    loaded: Mapping[str, jax.Array] | None = None,
   ) -> TrainState:
     """Returns the state at step 0, sampled with `key`, on the devices.
 
     Args:
       key: PRNG key.
       discard_opt_states: Whether to leave out the optimizer states.
+      loaded: Leaves by name, which are not sampled. Optimizer states are those
+        of a job that begins with them.
     """
-    metadata = self.state_metadata
-    if discard_opt_states:
-      metadata = self.eval_state_metadata
-    memory.check(metadata, self.devices)
-    shardings = jax.tree.map(lambda x: x.sharding, metadata)
+    metadata = self._metadata(discard_opt_states=discard_opt_states)
+    loaded = loaded or {}
+    # What is loaded is in memory already.
+    leaves = paths.flatten(metadata)
+    memory.check(
+      {name: x for name, x in leaves.items() if name not in loaded},
+      self.devices,
+    )
+    with jax.set_mesh(self.mesh):
+      return self._initializer(metadata).state(key, loaded)
 
-    def init_state(key: jax.Array) -> TrainState:
-      state = initialize.init_state(
-        self.task,
-        self.var_weight_hparams,
-        shardings.mdl_vars,
-        self.input_spec,
-        key,
-        do_eval=self._init_do_eval,
-      )
-      return state.to_eval_state() if discard_opt_states else state
+  def initialize_leaf(self, key: jax.Array, name: str) -> jax.Array:
+    """Returns one leaf of `initialize`, by its name."""
+    with jax.set_mesh(self.mesh):
+      leaves = self._initializer(self.state_metadata).leaves(key, [name], {})
+    return leaves[name]
 
-    init = jax.jit(
-      init_state,
-      out_shardings=shardings,
+  def _metadata(
+    self, *, discard_opt_states: bool
+  ) -> TrainState[jax.ShapeDtypeStruct]:
+    return (
+      self.eval_state_metadata if discard_opt_states else self.state_metadata
+    )
+
+  def _initializer(
+    self, metadata: TrainState[jax.ShapeDtypeStruct]
+  ) -> StateInitializer:
+    return StateInitializer(
+      task=self.task,
+      var_weight_hparams=self.var_weight_hparams,
+      metadata=metadata,
+      batch=self.input_spec,
+      do_eval=self._init_do_eval,
       compiler_options=initialize.compiler_options(
         self.devices, self.num_params
       ),
     )
-    with jax.set_mesh(self.mesh):
-      return init(key)
-
-  def fresh_opt_states(
-    self, mdl_vars: Nested[jax.Array]
-  ) -> list[Nested[jax.Array]]:
-    """Returns the initial optimizer states of these variables."""
-    shardings = jax.tree.map(lambda x: x.sharding, self.state_metadata)
-    create = jax.jit(
-      lambda mdl_vars: self.task.create_opt_states(
-        mdl_vars, self.var_weight_hparams
-      ),
-      out_shardings=shardings.opt_states,
-    )
-    with jax.set_mesh(self.mesh):
-      return create(mdl_vars)
 
   @property
   def eval_state_metadata(self) -> TrainState[jax.ShapeDtypeStruct]:
@@ -510,22 +520,14 @@ class Partitioner(metaclass=abc.ABCMeta):
     self, key: jax.Array, *, discard_opt_states: bool
   ) -> tuple[TrainState, TrainState]:
     """Returns a new state, and the origin of each of its arrays."""
-    rules = self.task.init_from_checkpoint_rules()
-    state = self.initialize(key, discard_opt_states=discard_opt_states)
-    if not rules:
-      return state, train_states.build_train_state_provenance(state)
-    metadata = self.state_metadata
-    if discard_opt_states:
-      metadata = self.eval_state_metadata
-    return init_from.init_by_rules(
-      state,
-      rules,
-      metadata=metadata,
-      fresh_opt_states=(
-        (lambda mdl_vars: []) if discard_opt_states else self.fresh_opt_states
-      ),
-      show=logging.info,
+    metadata = self._metadata(discard_opt_states=discard_opt_states)
+    initializer = init_from.Initializer(metadata, logging.info)
+    if rules := self.task.init_from_checkpoint_rules():
+      initializer.select_by_rules(rules)
+    state = self.initialize(
+      key, discard_opt_states=discard_opt_states, loaded=initializer.read()
     )
+    return state, initializer.provenance_tree
 
   def input_partition_specs(
     self, inputs_shape_dtype: Batch

@@ -7,7 +7,6 @@ that hold a task.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -57,27 +56,20 @@ def initialize_model_state(
   hparams = var_weight_hparams or declare_variables(
     jax_task.model, inputs_shape_dtype, do_eval=do_eval
   )
-  state = jax.jit(
-    lambda key: _init_state(
-      jax_task,
-      hparams,
-      inputs_shape_dtype,
-      key,
-      discard_opt_states=discard_opt_states,
-      do_eval=do_eval,
-    )
-  )(prng_key)
-  rules: Mapping[str, init_from.Rules] = {}
-  if do_init_checkpoint_rules:
-    rules = jax_task.init_from_checkpoint_rules()
-  if not rules:
-    return state, train_states.build_train_state_provenance(state)
   mesh = Mesh(np.array(jax.local_devices()[:1]), ('device',))
   sharding = NamedSharding(mesh, PartitionSpec())
   metadata = jax.tree.map(
-    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), state
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+    jax_task.create_train_state_unpadded_shapes(hparams, discard_opt_states),
   )
-  return _init_by_rules(jax_task, hparams, state, metadata, rules)
+  initializer = initialize.StateInitializer(
+    task=jax_task,
+    var_weight_hparams=hparams,
+    metadata=metadata,
+    batch=inputs_shape_dtype,
+    do_eval=do_eval,
+  )
+  return _initialize(initializer, prng_key, has_rules=do_init_checkpoint_rules)
 
 
 def initialize_partitioned_model_states(
@@ -119,25 +111,17 @@ def initialize_partitioned_model_states(
     jax_task.create_train_state_unpadded_shapes(hparams, discard_opt_states),
     mesh,
   )
-  init = jax.jit(
-    lambda key: _init_state(
-      jax_task,
-      hparams,
-      global_input_shapes,
-      key,
-      discard_opt_states=discard_opt_states,
-      do_eval=is_eval,
-    ),
-    out_shardings=jax.tree.map(lambda x: x.sharding, metadata),
+  initializer = initialize.StateInitializer(
+    task=jax_task,
+    var_weight_hparams=hparams,
+    metadata=metadata,
+    batch=global_input_shapes,
+    do_eval=is_eval,
   )
   with jax.set_mesh(mesh):
-    state = init(prng_key)
-  rules: Mapping[str, init_from.Rules] = {}
-  if do_init_checkpoint_rules:
-    rules = jax_task.init_from_checkpoint_rules()
-  if not rules:
-    return state, train_states.build_train_state_provenance(state)
-  return _init_by_rules(jax_task, hparams, state, metadata, rules)
+    return _initialize(
+      initializer, prng_key, has_rules=do_init_checkpoint_rules
+    )
 
 
 def initialize_replicate_model_state(
@@ -193,37 +177,11 @@ def get_excluded_var_masks(
   )
 
 
-def _init_state(
-  jax_task: Task,
-  var_weight_hparams: Variables[base_layer.WeightHParams],
-  batch: Nested[jax.ShapeDtypeStruct],
-  key: jax.Array,
-  *,
-  discard_opt_states: bool,
-  do_eval: bool,
-) -> TrainState:
-  state = initialize.init_state(
-    jax_task, var_weight_hparams, None, batch, key, do_eval=do_eval
-  )
-  return state.to_eval_state() if discard_opt_states else state
-
-
-def _init_by_rules(
-  jax_task: Task,
-  var_weight_hparams: Variables[base_layer.WeightHParams],
-  state: TrainState,
-  metadata: TrainState[jax.ShapeDtypeStruct],
-  rules: Mapping[str, Any],
+def _initialize(
+  initializer: initialize.StateInitializer, key: jax.Array, *, has_rules: bool
 ) -> tuple[TrainState, TrainStateProvenance]:
-  """Returns the state with variables of checkpoints, and their origins."""
-  create = jax.jit(
-    lambda mdl_vars: jax_task.create_opt_states(mdl_vars, var_weight_hparams),
-    out_shardings=jax.tree.map(lambda x: x.sharding, metadata.opt_states),
-  )
-  return init_from.init_by_rules(
-    state,
-    rules,
-    metadata=metadata,
-    fresh_opt_states=create if metadata.opt_states else lambda mdl_vars: [],
-    show=logging.info,
-  )
+  """Returns a state, with what the rules of the task load, and its origins."""
+  loader = init_from.Initializer(initializer.metadata, logging.info)
+  if has_rules and (rules := initializer.task.init_from_checkpoint_rules()):
+    loader.select_by_rules(rules)
+  return initializer.state(key, loader.read()), loader.provenance_tree

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 from collections.abc import Callable
@@ -14,7 +15,6 @@ from pax import partitioning, side_files, summaries, train_states
 from pax.checkpoints import (
   checkpoint_reader,
   init_from,
-  paths,
   reading,
   transformations,
 )
@@ -62,41 +62,54 @@ def initialize(
     init_from_checkpoint: The value of --init_from, which takes precedence over
       the rules of the task, but not over its `init_networks` and
       `init_adapter`.
-    is_trained: Whether the state is for training.
+    is_trained: Whether the state is for training; others have no optimizer
+      states.
 
   Returns:
     The state, and the origin of its arrays.
   """
-  train, metadata = partitioner.task.train, partitioner.state_metadata
-  state = partitioner.initialize(jax.random.key(train.random_seed))
+  train = partitioner.task.train
+  key = jax.random.key(train.random_seed)
   initializer = init_from.Initializer(
-    metadata, partitioner.fresh_opt_states, print_line, is_trained=is_trained
+    partitioner.state_metadata
+    if is_trained
+    else partitioner.eval_state_metadata,
+    print_line,
+    is_trained=is_trained,
   )
   if init_from_checkpoint or train.init_networks or train.init_adapter:
     # Most jobs do not need the layers of Hugging Face's models.
     from pax.huggingface import side_folder, warm_start
 
   for network, folder in train.init_networks.items():
-    state = warm_start.initialize_network(initializer, state, network, folder)
+    warm_start.select_network_weights(initializer, network, folder)
   if init_from_checkpoint:
     if folder := warm_start.folder_of(init_from_checkpoint):
-      state = warm_start.initialize(initializer, state, folder, job_log_dir)
+      warm_start.select_weights(initializer, folder, job_log_dir)
     else:
       directory, step = init_from.parse(init_from_checkpoint)
-      state = initializer.init_by_name(state, directory, step)
+      initializer.select_by_name(directory, step)
       if is_trained and jax.process_index() == 0:
         side_folder.copy_of_job(directory, job_log_dir)
   elif rules := instantiate(train.init_from_checkpoint_rules):
-    state = initializer.init_by_rules(state, rules)
+    initializer.select_by_rules(rules)
   if train.init_adapter:
-    state = warm_start.initialize_low_rank_updates(
-      initializer, state, *train.init_adapter
+    adapter, model = train.init_adapter
+    warm_start.select_low_rank_updates(
+      initializer,
+      adapter,
+      model,
+      fresh=functools.partial(partitioner.initialize_leaf, key),
     )
+  partitioner.preflight(discard_opt_states=not is_trained)
+  state = partitioner.initialize(
+    key, discard_opt_states=not is_trained, loaded=initializer.read()
+  )
   if jax.process_index() == 0:
     lines = [f'{name}: {x!r}' for name, x in initializer.provenance.items()]
     file = pathlib.Path(job_log_dir) / summaries.PROVENANCE_FILE
     side_files.write_text(file, '\n'.join([*lines, '']))
-  return state, paths.unflatten(metadata, initializer.provenance)
+  return state, initializer.provenance_tree
 
 
 def restore_target(partitioner: partitioning.Partitioner) -> TrainState:

@@ -10,8 +10,6 @@ import functools
 import hashlib
 from typing import Any
 
-import jax
-
 from pax import (
   checkpoints,
   exit_codes,
@@ -29,7 +27,6 @@ from pax.programs import (
   infer,
   initial_state,
   jobs,
-  program,
   quantize,
   vocabulary_record,
 )
@@ -150,7 +147,6 @@ def build_infer(
       options.init_from,
       is_trained=False,
     )
-    state = _eval_state(task, state)
   else:
     settings = task.infer_settings
     directory = settings.restore_checkpoint_dir or options.job_dir
@@ -311,9 +307,7 @@ def _chosen_state(
       options.init_from,
       is_trained=False,
     )
-    return checkpoint_follower.FixedState(
-      state=_eval_state(partitioner.task, state)
-    )
+    return checkpoint_follower.FixedState(state=state)
   return checkpoint_follower.SelectedCheckpoints(
     reader=_state_reader(partitioner),
     directory=_source_dir(options),
@@ -338,9 +332,3 @@ def _state_reader(
       task.train.restore_transformations
     ),
   )
-
-
-def _eval_state(task: job_setup.Task, state: Any) -> Any:
-  state = program.get_eval_train_state(task, state, task.has_ema_decay)
-  jax.block_until_ready(state)
-  return state

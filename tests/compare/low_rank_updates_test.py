@@ -177,7 +177,7 @@ def test_an_adapter_of_peft_gives_its_logits(name, tmp_path):
     leaf(path): x for path, x in jax.tree_util.tree_flatten_with_path(fresh)[0]
   }
   leaves = adapter_leaves.AdapterLeaves.open(
-    tmp_path / 'adapter', tmp_path / 'base', state
+    tmp_path / 'adapter', tmp_path / 'base', state, state.__getitem__
   ).arrays
   variables = jax.tree_util.tree_map_with_path(
     lambda path, x: leaves.get(leaf(path), x), _merge(fresh, ours.variables)

@@ -14,7 +14,7 @@ from flax import serialization
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pax import checkpoints, tasks_lib, train_states
-from pax.checkpoints import init_from, source_checkpoint
+from pax.checkpoints import init_from, paths, source_checkpoint
 from tests.testing import trees
 
 Rules = tasks_lib.CheckpointLoadingRules
@@ -70,12 +70,11 @@ def saved(tmp_path_factory):
 def _load(all_rules, *, split=('a',)):
   state = _state(0, split=split)
   shown = []
-  initializer = init_from.Initializer(
-    trees.abstract(state),
-    lambda mdl_vars: _state(float(mdl_vars['params']['a'][0])).opt_states,
-    shown.append,
-  )
-  made = initializer.init_by_rules(state, all_rules)
+  initializer = init_from.Initializer(trees.abstract(state), shown.append)
+  initializer.select_by_rules(all_rules)
+  leaves = initializer.read()
+  assert leaves.keys() == set(initializer.selected)
+  made = paths.unflatten(state, paths.flatten(state) | leaves)
   return made, shown, initializer.provenance
 
 
@@ -92,8 +91,7 @@ def _rules(*load, **fields):
 def test_everything_by_its_own_name(saved):
   made, shown, provenance = _load({saved[0]: _rules(init_from.LOAD_ALL)})
   assert _firsts(made.mdl_vars) == [10, 10, 10]
-  # The optimizer begins with the variables that were loaded.
-  assert _firsts(made.opt_states[0][0]['m']) == [110, 110, 110]
+  assert _firsts(made.opt_states[0][0]['m']) == [100, 100, 100]
   assert int(made.step) == 0
   assert made.mdl_vars['params']['a'].sharding.spec == PartitionSpec('data')
   assert 'mdl_vars.params.deep.b  [2]  <- mdl_vars.params.deep.b' in shown[0]
@@ -173,8 +171,7 @@ def test_part_of_the_optimizer(saved):
     partial_load_opt_states=True,
   )
   made, *_ = _load({saved[0]: rules})
-  # c begins with what belongs to the variable a that was loaded.
-  assert _firsts(made.opt_states[0][0]['m']) == [110, 210, 110]
+  assert _firsts(made.opt_states[0][0]['m']) == [110, 210, 100]
 
 
 def test_the_second_of_one_source_is_a_copy(saved):
@@ -225,18 +222,16 @@ def test_floats_do_not_become_integers(saved):
   state = _state(0)
   params = state.mdl_vars['params']
   params['c'] = params['c'].astype(jnp.int8)
-  initializer = init_from.Initializer(
-    trees.abstract(state), lambda _: state.opt_states, lambda _: None
-  )
+  initializer = init_from.Initializer(trees.abstract(state), lambda _: None)
   message = 'params.c must be int8, and .* is float32; .*--mode=quantize'
   with pytest.raises(ValueError, match=message):
-    initializer.init_by_name(state, saved[0], None)
+    initializer.select_by_name(saved[0], None)
 
 
 def test_optax_takes_over_what_our_adam_kept(saved):
-  paths = {'0/0/0/mu/params/a': 'x', '0/0/0/count': 'y'}
+  leaves = {'0/0/0/mu/params/a': 'x', '0/0/0/count': 'y'}
   source = source_checkpoint.SourceCheckpoint.open(saved[0])
-  found = init_from._all_opt_states(paths, source)
+  found = init_from._all_opt_states(leaves, source)
   assert found == {'x': 'opt_states_0_0.m.params.a'}
 
 
@@ -245,10 +240,9 @@ def test_all_that_has_the_same_name_and_shape(saved):
   other = state.replace(
     mdl_vars={'params': {**state.mdl_vars['params'], 'c': jnp.zeros(4)}}
   )
-  initializer = init_from.Initializer(
-    trees.abstract(other), lambda mdl_vars: other.opt_states, lambda text: None
-  )
-  made = initializer.init_by_name(other, *init_from.parse(f'{saved[1]}@8'))
+  initializer = init_from.Initializer(trees.abstract(other), lambda _: None)
+  initializer.select_by_name(*init_from.parse(f'{saved[1]}@8'))
+  made = paths.unflatten(other, paths.flatten(other) | initializer.read())
   assert _firsts(made.mdl_vars) == [20, 20, 0]
   with pytest.raises(ValueError, match='DIR or DIR@STEP'):
     init_from.parse('dir@newest')

@@ -91,7 +91,7 @@ class _Adapted:
   def read(self, folder):
     """Returns the leaves of an adapter."""
     return adapter_leaves.AdapterLeaves.open(
-      folder, self.path, self.state
+      folder, self.path, self.state, self.state.__getitem__
     ).arrays
 
 
@@ -199,14 +199,18 @@ def test_adapters_that_do_not_fit(tmp_path):
     _Adapted('llama3', tmp_path, rank=1).read(folder)
   weights = {x: v for x, v in adapted.state.items() if 'lora_' not in x}
   with pytest.raises(ValueError, match='set LORA_RANK to the rank'):
-    adapter_leaves.AdapterLeaves.open(folder, adapted.path, weights)
+    adapter_leaves.AdapterLeaves.open(
+      folder, adapted.path, weights, weights.__getitem__
+    )
   attention = {
     x: v
     for x, v in adapted.state.items()
     if 'lora_' not in x or 'self_attention' in x
   }
   with pytest.raises(ValueError, match='have none, such as .*mlp.down_proj'):
-    adapter_leaves.AdapterLeaves.open(folder, adapted.path, attention)
+    adapter_leaves.AdapterLeaves.open(
+      folder, adapted.path, attention, attention.__getitem__
+    )
   modules = adapted.modules()
   name = 'model.layers.0.mlp.up_proj'
   modules[name] = modules[name]._replace(a=np.zeros((_RANK, 3), np.float32))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from pax import train_states
 from pax.partitioning import initialize, mesh
 from praxis import base_layer
 from tests.pax import tiny
@@ -87,23 +88,31 @@ def test_undeclared_initializers_are_asked_of_the_model():
   batch = tiny.spec(tiny.batch())
   declared = task.model.abstract_init_with_metadata(batch)
   devices = mesh.create_replica_mesh('x', jax.devices()[:1])
-  places = jax.tree.map(
-    lambda _: NamedSharding(devices, PartitionSpec()), declared
+  place = NamedSharding(devices, PartitionSpec())
+  shape_of = lambda shape, dtype: jax.ShapeDtypeStruct(
+    shape, dtype, sharding=place
+  )
+  metadata = train_states.TrainState(
+    step=shape_of((), np.uint32),
+    mdl_vars=jax.tree.map(lambda x: shape_of(x.shape, x.dtype), declared),
+    opt_states=[],
+  )
+  initializer = initialize.StateInitializer(
+    task=task,
+    var_weight_hparams=declared,
+    metadata=metadata,
+    batch=batch,
+    compiler_options=_COMPILE_FAST,
   )
   key = jax.random.key(0)
-
-  def init(key):
-    state = initialize.init_state(task, declared, places, batch, key)
-    return state.mdl_vars['params']
-
-  run = lambda init: jax.jit(
-    lambda key: init(key), compiler_options=_COMPILE_FAST
-  )(key)
-  before = run(init)
+  init = lambda: initializer.state(key, {}).mdl_vars['params']
+  before = init()
   declared['params']['second']['w'].init = None
-  got = run(init)
+  got = init()
   zeros = jax.tree.map(lambda x: jax.numpy.zeros(x.shape, x.dtype), batch)
-  wanted = run(lambda key: task.model.init(key, zeros))['params']
+  wanted = jax.jit(
+    lambda key: task.model.init(key, zeros), compiler_options=_COMPILE_FAST
+  )(key)['params']
   np.testing.assert_array_equal(got['second']['w'], wanted['second']['w'])
   assert (got['second']['w'] != before['second']['w']).any()
   # The others keep the values that they were declared to have.

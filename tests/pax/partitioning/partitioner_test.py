@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from pax import partitioning
+from pax.checkpoints import paths
+from pax.partitioning import memory
 from praxis import base_layer, base_model, optimizers, pax_fiddle, schedules
 from praxis.layers import linears
 from praxis.pytypes import NestedMap
@@ -292,3 +294,44 @@ def test_rows_that_cannot_be_dealt_out():
     partitioning.partition_task(
       tiny.task(), tiny.spec(tiny.batch(rows=6)), devices=jax.devices()[:4]
     )
+
+
+@pytest.mark.parametrize('name', ['replica2', '4'])
+def test_leaves_that_are_loaded_are_not_sampled(name):
+  mesh, num_devices = _MESHES[name]
+  task_p = tiny.task(mesh)
+  task_p.train.learner.optimizer.ema_decay = 0.5
+  made = partitioning.partition_task(
+    task_p, tiny.spec(tiny.batch()), devices=jax.devices()[:num_devices]
+  )
+  fresh = paths.flatten(made.initialize(_KEY))
+  weight = 'params.first.linear.w'
+  [average] = [x for x in fresh if x.endswith(f'.ema.{weight}')]
+  weight = f'mdl_vars.{weight}'
+  loaded = {weight: fresh[weight] + 1}
+  state = made.initialize(_KEY, loaded=loaded)
+  for leaf, value in paths.flatten(state).items():
+    # Averages begin with what is loaded.
+    shift = float(leaf in (weight, average))
+    np.testing.assert_array_equal(value, fresh[leaf] + shift, err_msg=leaf)
+    assert value.sharding == fresh[leaf].sharding
+  state = made.initialize(_KEY, loaded=loaded, discard_opt_states=True)
+  assert state.opt_states == []
+  np.testing.assert_array_equal(
+    made.initialize_leaf(_KEY, average), fresh[weight]
+  )
+
+
+def test_memory_is_checked_for_what_is_not_loaded(monkeypatch):
+  made = _partitioner([1, 1, 1], 1)
+  state = made.initialize(_KEY)
+  leaves = paths.flatten(state)
+  largest = max(leaves, key=lambda x: leaves[x].nbytes)
+  # Enough for the others only, as on a device that has the largest one.
+  free = sum(x.nbytes for x in leaves.values()) - leaves[largest].nbytes
+  monkeypatch.setattr(memory, '_free_bytes', lambda devices: free)
+  made.initialize(_KEY, loaded={largest: leaves[largest]})
+  with pytest.raises(ValueError, match='the train state needs'):
+    made.initialize(_KEY)
+  with pytest.raises(ValueError, match='the train state needs'):
+    made.preflight(discard_opt_states=True)
