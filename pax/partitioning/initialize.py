@@ -143,7 +143,7 @@ def compiler_options(
 
 def _init_declared(
   var_weight_hparams: train_states.Variables[WeightHParams],
-  shardings: Nested[NamedSharding] | None,
+  shardings: Nested[NamedSharding],
   key: jax.Array,
   given: Mapping[str, JTensor],
 ) -> dict[str, Nested[JTensor]]:
@@ -154,12 +154,12 @@ def _init_declared(
 
   Args:
     var_weight_hparams: WeightHParams of each variable.
-    shardings: Sharding of each variable; None places them on one device.
+    shardings: Sharding of each variable.
     key: PRNG key.
     given: Values of variables, by path, which are not sampled.
   """
   variables = py_utils.tree_paths(var_weight_hparams)
-  leaf_shardings = jax.tree.leaves(shardings) or [None] * len(variables)
+  leaf_shardings = jax.tree.leaves(shardings)
   groups: dict[Hashable, list[int]] = {}
   values: list[JTensor | None] = [None] * len(variables)
   for i, ((path, hparams), sharding) in enumerate(
@@ -186,7 +186,7 @@ def _init_declared(
 def _group_key(
   hparams: WeightHParams,
   init: base_layer.WeightInit,
-  sharding: NamedSharding | None,
+  sharding: NamedSharding,
 ) -> Hashable:
   """Returns a key that is equal for variables that can be sampled at once."""
   return (
@@ -199,24 +199,23 @@ def _group_key(
 
 def _sample(
   hparams: WeightHParams,
-  sharding: NamedSharding | None,
-  paths: list[str],
+  sharding: NamedSharding,
+  variable_paths: list[str],
   key: jax.Array,
 ) -> list[JTensor]:
   """Returns one sample per path; repeated layers are sampled independently."""
   if hparams.init is not None and hparams.init.method == 'constant':
     value = base_layer.init_var(hparams, key)
-    return [jnp.broadcast_to(value, hparams.full_shape)] * len(paths)
+    return [jnp.broadcast_to(value, hparams.full_shape)] * len(variable_paths)
   num_repeats = math.prod(hparams.repeat_prefix or ())
-  hashes = [zlib.crc32(path.encode()) for path in paths]
+  hashes = [zlib.crc32(path.encode()) for path in variable_paths]
   keys = jax.vmap(lambda path_hash: jax.random.fold_in(key, path_hash))(
     jnp.asarray(hashes, jnp.uint32)
   )
   keys = jax.vmap(lambda k: jax.random.split(k, num_repeats))(keys)
   init = functools.partial(base_layer.init_var, hparams)
   samples = jax.vmap(jax.vmap(init))(keys)
-  samples = samples.reshape(len(paths), *hparams.full_shape)
-  if sharding is not None:
-    stacked = NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec))
-    samples = jax.lax.with_sharding_constraint(samples, stacked)
-  return [samples[i] for i in range(len(paths))]
+  samples = samples.reshape(len(variable_paths), *hparams.full_shape)
+  stacked = NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec))
+  samples = jax.lax.with_sharding_constraint(samples, stacked)
+  return [samples[i] for i in range(len(variable_paths))]
