@@ -23,6 +23,7 @@ from pax.huggingface import (
   safetensors,
   side_folder,
   stacked_variables,
+  tied_tables,
   weight_layouts,
 )
 from pax.huggingface.low_rank_leaves import LowRankLeaves
@@ -77,8 +78,8 @@ class CheckpointVariables:
     """
     checkpoint = CheckpointReader(path)
     learned = {x for x in checkpoint.shapes if not policy_networks.is_frozen(x)}
-    if config.get('model_type') == 't5':
-      config = _with_saved_ties(config, learned)
+    if tied_tables.are_undeclared(config):
+      config = tied_tables.declare_by_leaves(config, learned)
     has_mtp = mtp_modules.are_in(learned)
     family = families.find_family(config, has_mtp=has_mtp)
     model = families.read_model(config, has_mtp=has_mtp)
@@ -276,17 +277,6 @@ class CheckpointTensors:
       if leaf in self.source.updates:
         names.extend(dataclasses.astuple(self.source.updates[leaf]))
     return self.source.read(names)
-
-
-def _with_saved_ties(
-  config: Mapping[str, Any], saved: Collection[str]
-) -> dict[str, Any]:
-  """Returns the config of a T5 with what newer files do not record."""
-  return {
-    'scale_decoder_outputs': config.get('tie_word_embeddings', True),
-    **config,
-    'tie_word_embeddings': f'{_LEAF}params.model.softmax.w' in saved,
-  }
 
 
 def _check_leaves(source: CheckpointVariables, path: storage.Path) -> None:

@@ -12,7 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from pax.huggingface import families, safetensors, tensor_entries
+from pax.huggingface import (
+  families,
+  safetensors,
+  tensor_entries,
+  tied_tables,
+)
 from pax.huggingface.weight_layouts import WeightLayout
 
 CONFIG_FILE = 'config.json'
@@ -20,7 +25,6 @@ GENERATION_CONFIG_FILE = 'generation_config.json'
 # Dtypes of weights.
 DTYPES = ('bfloat16', 'float16', 'float32')
 _EOS = 'eos_token_id'
-_HEAD = 'lm_head.weight'
 # Rows of tensors that are compared at once.
 _ROWS = 1024
 
@@ -159,8 +163,8 @@ def read_eos_ids(path: pathlib.Path, config: Mapping[str, Any]) -> list[int]:
 def read_config(path: pathlib.Path) -> dict[str, Any]:
   """Returns the contents of config.json.
 
-  Whether a T5 has a softmax with its own weights is decided by its files, if
-  there are any: newer versions of transformers do not record it.
+  Whether embedding and softmax share a table is decided by the files, if there
+  are any, where `tied_tables` says so.
 
   Args:
     path: The folder.
@@ -176,12 +180,8 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
       f'{path} must be a folder with {CONFIG_FILE} and *.safetensors, got none;'
       ' save the model with save_pretrained(folder)'
     ) from e
-  if config.get('model_type') == 't5' and any(path.glob('*.safetensors')):
-    is_tied = _HEAD not in safetensors.read_folder(path)
-    config.setdefault(
-      'scale_decoder_outputs', config.get('tie_word_embeddings', True)
-    )
-    config['tie_word_embeddings'] = is_tied
+  if tied_tables.are_undeclared(config) and any(path.glob('*.safetensors')):
+    return tied_tables.declare_by_tensors(config, safetensors.read_folder(path))
   return config
 
 

@@ -19,6 +19,7 @@ _DEFAULTS: Mapping[str, Json] = {
     'num_attention_heads': 8,
   },
   'llama4': {'model_type': 'llama4_text'},
+  'mistral3': {'model_type': 'mistral'},
 }
 MODEL_TYPES = frozenset(_DEFAULTS)
 # Tensors of images.

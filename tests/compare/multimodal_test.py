@@ -46,6 +46,12 @@ _MODELS = {
     {'sliding_window': 4},
     {},
   ),
+  'mistral3': (
+    transformers.Mistral3Config,
+    transformers.Mistral3ForConditionalGeneration,
+    {'model_type': 'mistral', 'sliding_window': None},
+    {'model_type': 'pixtral', 'head_dim': 8},
+  ),
   'llama4': (
     transformers.Llama4Config,
     transformers.Llama4ForConditionalGeneration,
@@ -59,10 +65,12 @@ _MODELS = {
 }
 
 
-def _make_model(name):
+def _make_model(name, **settings):
   make_config, cls, text, vision = _MODELS[name]
   config = make_config(
-    text_config={**_TEXT, **text}, vision_config={**_VISION, **vision}
+    text_config={**_TEXT, **text},
+    vision_config={**_VISION, **vision},
+    **settings,
   )
   torch.manual_seed(0)
   model = cls(config).eval()
@@ -80,10 +88,14 @@ def _logits(model, ids):
     return model(torch.tensor(ids).long()).logits.numpy()
 
 
-@pytest.mark.parametrize('name', _MODELS)
-def test_texts_have_the_logits_of_transformers(name, tmp_path):
+@pytest.mark.parametrize(
+  'name, settings',
+  [(name, {}) for name in _MODELS]
+  + [('mistral3', {'tie_word_embeddings': False})],
+)
+def test_texts_have_the_logits_of_transformers(name, settings, tmp_path):
   source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
-  model = _make_model(name)
+  model = _make_model(name, **settings)
   model.save_pretrained(source)
   ours = loaded_models.LoadedModel(model_folder.ModelFolder.open(source))
   ids = reference_models.input_ids(61)

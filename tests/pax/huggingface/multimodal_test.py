@@ -116,6 +116,61 @@ def test_settings_that_files_leave_out():
     families.read_model({'model_type': 'gemma3'})
 
 
+# Of Mistral Small 3.1 24B.
+_MISTRAL_SMALL = {
+  'model_type': 'mistral3',
+  'text_config': {
+    'model_type': 'mistral',
+    'head_dim': 128,
+    'hidden_size': 5120,
+    'intermediate_size': 32768,
+    'max_position_embeddings': 131_072,
+    'num_attention_heads': 32,
+    'num_hidden_layers': 40,
+    'num_key_value_heads': 8,
+    'rms_norm_eps': 1e-5,
+    'rope_theta': 1e9,
+    'sliding_window': None,
+    'vocab_size': 131_072,
+  },
+}
+
+
+def test_mistral_small_has_its_published_size():
+  weights = list(families.read_model(_MISTRAL_SMALL).weights())
+  assert sum(np.prod(x.tensor_shape) for x in weights) == 23_572_403_200
+
+
+@pytest.mark.parametrize('declared', [None, True, False])
+@pytest.mark.parametrize('is_tied', [True, False])
+def test_files_decide_whether_mistral_3_has_a_head(declared, is_tied, tmp_path):
+  text_config = _MISTRAL_SMALL['text_config'] | {
+    'head_dim': 4,
+    'hidden_size': 8,
+    'intermediate_size': 12,
+    'num_attention_heads': 2,
+    'num_hidden_layers': 1,
+    'num_key_value_heads': 1,
+    'vocab_size': 16,
+  }
+  config = _MISTRAL_SMALL | {'text_config': text_config}
+  if declared is not None:
+    config['tie_word_embeddings'] = declared
+  text_config = text_config | {'tie_word_embeddings': is_tied}
+  model = families.read_model(config | {'text_config': text_config})
+  shapes = {
+    multimodal.tensor_names(x.tensor)[-1]: x.tensor_shape
+    for x in model.weights()
+  }
+  assert ('language_model.lm_head.weight' in shapes) != is_tied
+  source = reference_models.write(tmp_path / 'source', config, shapes | _IMAGES)
+  conversion.to_pax(source, tmp_path / 'job')
+  conversion.to_huggingface(tmp_path / 'job', tmp_path / 'output')
+  for file in ('config.json', 'model.safetensors'):
+    written = (tmp_path / 'output' / file).read_bytes()
+    assert written == (source / file).read_bytes(), file
+
+
 def test_modules_of_adapters_have_the_names_of_the_whole(tmp_path):
   source = _write(tmp_path / 'model', ('language_model.model.', ''))
   config = model_folder.read_config(source)
