@@ -9,11 +9,10 @@ References: MQA, arXiv:1911.02150; GQA, arXiv:2305.13245.
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from praxis import base_layer, pax_fiddle, pytypes
 from praxis.alias_names import module_getattr
@@ -131,96 +130,40 @@ class MultiQueryDotProductAttention(attentions.DotProductAttention):
     blh: SplitDimsMapping = None
     bd: SplitDimsMapping = None
 
-  def __call__(
-    self,
-    query_vec: Float[Array, 'B T Dq'],
-    key_vec: Float[Array, 'B S Dk'],
-    value_vec: Float[Array, 'B S Dv'],
-    atten_mask: Float[Array, '#B #N #T S'] | segments.SegmentMask,
-    query_segment_pos: Int[Array, '#B T'] | None = None,
-    key_segment_pos: Int[Array, '#B S'] | None = None,
-  ) -> tuple[Float[Array, 'B T Dq'], Float[Array, 'B N ...'] | None]:
-    """Returns the attended values and the probabilities; see the base class.
-
-    Args:
-      query_vec: inputs of the queries.
-      key_vec: inputs of the keys.
-      value_vec: inputs of the values.
-      atten_mask: additive, or segments.
-      query_segment_pos: position of each query in its segment.
-      key_segment_pos: likewise of each key.
-    """
-    lengths = query_vec.shape[1], key_vec.shape[1]
-    return super().__call__(
-      *(query_vec, key_vec, value_vec),
-      self._in_chunks(atten_mask, query_segment_pos, lengths),
-      *(query_segment_pos, key_segment_pos),
-    )
-
-  def extend_step(
-    self,
-    query_vec: Float[Array, 'B *L D'],
-    *,
-    atten_mask: Float[Array, '...'],
-    time_step: Int[Array, ''] | int,
-    segment_pos: Int[Array, ' B *L'] | None,
-    is_cross_attention: bool = False,
-  ) -> Float[Array, 'B *L D']:
-    """Returns the attended values; see `DotProductAttention.extend_step`.
-
-    Args:
-      query_vec: one or several steps.
-      atten_mask: additive.
-      time_step: index of the (first) step.
-      segment_pos: positions of the steps.
-      is_cross_attention: whether keys and values are those of the forward pass.
-
-    Raises:
-      ValueError: chunks of one sequence have no keys of another one.
-    """
-    if self.attention_chunk_size is not None:
-      if is_cross_attention:
-        raise _not_in_chunks('cross-attention')
-      batch, steps = query_vec.shape[0], math.prod(query_vec.shape[1:-1])
-      pos = masks.step_positions(segment_pos, time_step, steps)
-      in_chunks = masks.chunk_step_mask(
-        *(time_step, atten_mask.shape[-1], pos, self.attention_chunk_size)
-      )
-      atten_mask = masks.expand_step_mask(atten_mask, batch)
-      atten_mask = jnp.minimum(atten_mask, in_chunks)
-    return super().extend_step(
-      query_vec,
-      atten_mask=atten_mask,
-      time_step=time_step,
-      segment_pos=segment_pos,
-      is_cross_attention=is_cross_attention,
-    )
-
-  def _in_chunks(
+  def _restrict_mask(
     self,
     mask: Float[Array, '#B #N #T S'] | segments.SegmentMask,
     pos: dot_product.Positions,
-    lengths: tuple[int, int],
+    first_query: attention_core.Index,
+    num_keys: int | None,
   ) -> Float[Array, '#B #N #T S'] | segments.SegmentMask:
-    """Returns a mask of sequences that hides other chunks, too.
+    """Returns a mask that hides other chunks, too.
 
     Args:
       mask: of all chunks.
       pos: of each query in its segment.
-      lengths: numbers of queries and keys.
+      first_query: index of the first one.
+      num_keys: those of the sequence of the queries; None for another one.
+
+    Raises:
+      ValueError: chunks of one sequence have no keys of another one.
     """
-    size, length = self.attention_chunk_size, lengths[0]
+    size = self.attention_chunk_size
     if size is None:
       return mask
-    if length != lengths[1]:
-      raise _not_in_chunks(f'{lengths[1]} keys of {length} queries')
-    if length <= size:
+    if num_keys is None:
+      raise ValueError(
+        'attention_chunk_size must be None but for self-attention, got'
+        f' {size}; chunks are of positions of one sequence'
+      )
+    if num_keys <= size:
       # One chunk, which the window makes causal.
       return mask
-    pos = masks.step_positions(pos, 0, length)
+    pos = masks.step_positions(pos, first_query, num_keys)
     if isinstance(mask, segments.SegmentMask):
       return mask.in_chunks(pos, size)
-    return jnp.minimum(mask, masks.chunk_step_mask(0, length, pos, size))
+    in_chunks = masks.chunk_step_mask(first_query, num_keys, pos, size)
+    return jnp.minimum(mask, in_chunks)
 
   def _check_fields(self) -> None:
     super()._check_fields()
@@ -336,13 +279,6 @@ class MultiQueryDotProductAttention(attentions.DotProductAttention):
     if split is None and splits.blnh is not None:
       split = [*splits.blnh[:2], splits.blnh[3]]
     return base_layer.maybe_shard(x, split, self.mesh_axis_names)
-
-
-def _not_in_chunks(what: str) -> ValueError:
-  return ValueError(
-    'attention_chunk_size must be None but for self-attention, got'
-    f' {what}; chunks are of positions of one sequence'
-  )
 
 
 class MultiQueryDotProductAttentionLPB(

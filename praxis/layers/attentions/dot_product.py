@@ -136,8 +136,10 @@ class DotProductAttention(
         None.
       key_segment_pos: likewise of each key.
     """
-    self._check_call(query_vec, key_vec, value_vec, atten_mask)
     length = query_vec.shape[1]
+    num_keys = length if key_vec.shape[1] == length else None
+    atten_mask = self._restrict_mask(atten_mask, query_segment_pos, 0, num_keys)
+    self._check_call(query_vec, key_vec, value_vec, atten_mask)
     writer = self._prefill_writer()
     query, key, value = self._project(query_vec, key_vec, value_vec)
     query = self._prepare_query(query, query_segment_pos, writer)
@@ -157,6 +159,24 @@ class DotProductAttention(
       encoded = self._add_ngrams(encoded, probs, key_segment_pos)
     split = self.activation_split_dims_mapping.bld
     return self._project_output(encoded, query_vec, split), probs
+
+  def _restrict_mask(
+    self,
+    mask: Float[Array, '#B #N #T S'] | segments.SegmentMask,
+    pos: Positions,
+    first_query: attention_core.Index,
+    num_keys: int | None,
+  ) -> Float[Array, '#B #N #T S'] | segments.SegmentMask:
+    """Returns a mask that also hides what this attention never sees.
+
+    Args:
+      mask: that of a call or of steps.
+      pos: of each query in its segment.
+      first_query: index of the first one.
+      num_keys: those of the sequence of the queries; None for another one.
+    """
+    del pos, first_query, num_keys
+    return mask
 
   def _check_call(
     self,
@@ -223,6 +243,10 @@ class DotProductAttention(
       value = self._prepare_value(value, pos, writer)
     length = self.decoding_state_sequence_length()
     attention_core.check_mask(atten_mask, batch, self.num_heads, steps, length)
+    num_keys = None if is_cross_attention else length
+    atten_mask = segments.additive(
+      self._restrict_mask(atten_mask, pos, time_step, num_keys)
+    )
     bias = None
     if self.relative_bias_tpl is not None:
       rows = [
