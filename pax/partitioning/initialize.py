@@ -56,8 +56,8 @@ class StateInitializer:
         with those that are loaded.
     """
     names = [x for x in paths.flatten(self.metadata) if x not in loaded]
-    leaves = {**loaded, **self.leaves(key, names, loaded)}
-    return paths.unflatten(self.metadata, leaves)
+    fresh = self.leaves(key, names, loaded) if names else {}
+    return paths.unflatten(self.metadata, {**loaded, **fresh})
 
   def leaves(
     self, key: jax.Array, names: Sequence[str], loaded: Mapping[str, jax.Array]

@@ -317,6 +317,8 @@ def test_leaves_that_are_loaded_are_not_sampled(name):
     assert value.sharding == fresh[leaf].sharding
   state = made.initialize(_KEY, loaded=loaded, discard_opt_states=True)
   assert state.opt_states == []
+  state = made.initialize(_KEY, loaded=fresh)
+  assert all(x is fresh[leaf] for leaf, x in paths.flatten(state).items())
   np.testing.assert_array_equal(
     made.initialize_leaf(_KEY, average), fresh[weight]
   )
