@@ -31,11 +31,16 @@ STATES = [
 ]
 
 
+def _num_layers(kind):
+  """Two kinds of layers need two; `repeated` runs its layer twice."""
+  return 2 if 'hybrid' in kind else 1
+
+
 def config(kind='stacked', **fields):
   cfg = models.LanguageModel.config(name='model').set(**fields)
   cfg.lm_tpl.set(model_dims=8, vocab_size=V)
   block = cfg.lm_tpl.stacked_transformer_tpl
-  block.set(num_layers=2, hidden_dims=16, num_heads=2)
+  block.set(num_layers=_num_layers(kind), hidden_dims=16, num_heads=2)
   if 'rotary' in kind:
     cfg.lm_tpl.position_emb_tpl = None
     attention = block.transformer_layer_params_tpl.tr_atten_tpl
@@ -78,7 +83,6 @@ def config(kind='stacked', **fields):
   if 'sharded' in kind:
     cfg.lm_tpl = _on_one_device(cfg.lm_tpl)
   if 'repeated' in kind:
-    block.num_layers = 2 if 'hybrid' in kind else 1
     cfg.lm_tpl.stacked_transformer_tpl = (
       transformers.StackedTransformerRepeated.config(
         block=block, x_times=2, unroll_in_decode='scanned' not in kind

@@ -89,6 +89,7 @@ def test_blocks_of_samples_share_caches():
   np.testing.assert_array_equal(lazy.output_ids, copied.output_ids)
 
 
+@pytest.mark.nightly
 def test_prompts_of_one_token_may_be_shared():
   """The first step reads the token, so that the shared cache is empty."""
   texts = decoding.batch(gumbel_prng_key=decoding.KEYS)
