@@ -164,7 +164,7 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
   """Returns the contents of config.json.
 
   Whether embedding and softmax share a table is decided by the files, if there
-  are any, where `tied_tables` says so.
+  are any, for the models of `tied_tables`.
 
   Args:
     path: The folder.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether embedding and softmax share a table, where config.json says nothing.
+"""Whether embedding and softmax share a table, if config.json leaves it out.
 
 Newer versions of transformers record it for no T5, and the default of a Mistral
 3 with an encoder of images differs from that of its language model.
@@ -29,7 +29,7 @@ def are_undeclared(config: Json) -> bool:
 
 
 def declare_by_tensors(config: Json, tensors: Iterable[str]) -> dict[str, Any]:
-  """Returns the config with what the files of a folder say.
+  """Returns the config, completed from the tensors of a folder.
 
   Args:
     config: Contents of config.json.
@@ -39,7 +39,7 @@ def declare_by_tensors(config: Json, tensors: Iterable[str]) -> dict[str, Any]:
 
 
 def declare_by_leaves(config: Json, leaves: Iterable[str]) -> dict[str, Any]:
-  """Returns the config with what a checkpoint says.
+  """Returns the config, completed from the leaves of a checkpoint.
 
   Args:
     config: Contents of config.json.
