@@ -177,9 +177,7 @@ class Initializer:
     return paths.unflatten(self._structure, self.provenance)
 
   def select_by_name(self, directory: str, step: int | None) -> None:
-    """Selects the variables that a directory's checkpoint has.
-
-    They have equal names and shapes.
+    """Selects variables by name and shape from a directory's checkpoint.
 
     Args:
       directory: The directory of the checkpoints.

@@ -50,7 +50,7 @@ def declare_by_leaves(config: Json, leaves: Iterable[str]) -> dict[str, Any]:
 
 def _declare(config: Json, is_tied: bool) -> dict[str, Any]:
   if config.get('model_type') == 't5':
-    # Until then it is also the default of the scale of outputs.
+    # In older files it also decides about the scale of outputs.
     scales = config.get(_TIE, True)
     return {'scale_decoder_outputs': scales, **config, _TIE: is_tied}
   part = config.get('text_config')

@@ -154,7 +154,7 @@ class MultiQueryDotProductAttention(attentions.DotProductAttention):
     if num_keys is None:
       raise ValueError(
         'attention_chunk_size must be None but for self-attention, got'
-        f' {size}; chunks are of positions of one sequence'
+        f' {size} with keys of another sequence; set it to None'
       )
     if num_keys <= size:
       # One chunk, which the window makes causal.

@@ -268,13 +268,13 @@ def test_chunks_are_of_one_sequence():
   x = jnp.zeros((_B, _T, _D))
   config = _config(attention_chunk_size=2)
   layer = config.set(name='mqa').Instantiate()
-  with pytest.raises(ValueError, match='but for self-attention, got'):
+  with pytest.raises(ValueError, match='self-attention, got 2 with keys of'):
     layer.abstract_init_with_metadata(x, x[:, :5], x[:, :5], _mask()[..., :5])
   layer, variables = running.build(config, x, x, x, _mask())
   _, cache = layer.apply(
     variables, x, x, x, _mask(), mutable=[base_layer.DECODE_CACHE]
   )
-  with pytest.raises(ValueError, match='but for self-attention, got'):
+  with pytest.raises(ValueError, match='self-attention, got 2 with keys of'):
     layer.apply(
       {**variables, **cache},
       x[:, 0],

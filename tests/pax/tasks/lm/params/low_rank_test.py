@@ -120,6 +120,12 @@ def test_updates_alone_learn_continue_and_are_exported(tmp_path, folder, capfd):
       '--set=LORA_ALPHA=1.0',
       f'--set=LORA_ADAPTER_DIR={adapter}',
     ),
+    (
+      'base',
+      f'--set=MODEL_DIR={folder}',
+      f'--init_from=hf:{folder}',
+      '--mode=infer',
+    ),
   ):
     words = _infer(folder, tmp_path / name, *flags)
     assert main.main(words) == 0, capfd.readouterr().err
@@ -127,6 +133,7 @@ def test_updates_alone_learn_continue_and_are_exported(tmp_path, folder, capfd):
     texts[name] = {prompt: text for prompt, (_, text) in decoded.items()}
   assert set(texts['job']) == set(job_runs.PROMPTS)
   assert texts['job'] == texts['exported'] == texts['adapter']
+  assert texts['job'] != texts['base']
 
 
 @pytest.mark.parametrize(
@@ -164,7 +171,7 @@ def test_checkpoints_are_refused_without_the_same_updates(
 ):
   job = tmp_path / 'job'
   assert _train(folder, job, '--set=NUM_TRAIN_STEPS=1') == 0
-  for flag in ('LORA_RANK=0', 'LORA_TARGET_LAYERS=mlp'):
+  for flag in ('LORA_RANK=0', 'LORA_RANK=2', 'LORA_TARGET_LAYERS=mlp'):
     capfd.readouterr()
     words = [f'--init_from={job}', f'--set={flag}']
     assert _train(folder, tmp_path / flag, *words) == 1
