@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import pathlib
 
 from tools import layers, pyimports
@@ -19,7 +20,9 @@ TREE = '//:all_files'
 # The repository with TensorFlow: on the path of the tests that name it.
 SEQIO_REPOSITORY = '@pypi_seqio//'
 # {size of a test that shares a target: size of the target}
-SHARED_SIZES = {'small': 'medium', 'medium': 'large'}
+SHARED_SIZES = {'small': 'medium', 'medium': 'large', 'large': 'enormous'}
+# Of a target of large tests: one process at a time would keep others waiting.
+_LARGE_FILES_PER_SHARD = 4
 
 Value = str | int | bool | list[str] | dict[str, str]
 
@@ -143,15 +146,20 @@ def shared_target(module: pyimports.Module, deps: list[str]) -> str:
 def shared_tests(
   name: str, modules: list[pyimports.Module], deps: list[str]
 ) -> Rule:
-  """Returns one pytest_test for tests of a folder: one process."""
+  """Returns one pytest_test for tests of a folder: few processes."""
   sizes = {m.directives.get('size', ['medium'])[-1] for m in modules}
+  largest = next(size for size in reversed(SHARED_SIZES) if size in sizes)
+  shards = 0
+  if largest == 'large':
+    shards = math.ceil(len(modules) / _LARGE_FILES_PER_SHARD)
   return Rule(
     'pytest_test',
     {
       'name': name,
-      'size': SHARED_SIZES['medium' if 'medium' in sizes else 'small'],
+      'size': SHARED_SIZES[largest],
       'srcs': sorted(m.path.name for m in modules),
       'data': sorted({x for m in modules for x in _listed(m, 'data')}),
+      'shard_count': shards if shards > 1 else 0,
       'deps': _local(modules[0].package, deps),
     },
   )

@@ -7,10 +7,10 @@
 Targets: one py_library per file (the target of an `__init__.py` has the name of
 its folder), one py_binary per program, one pytest_test per *_test.py. Tests of
 a folder that name their size share a process and its start: `small_tests`,
-`medium_tests`, small `seqio_tests`, and `tree_tests`, which read the whole
-tree. Large ones and those with other directives than `deps` and `data` have
-their own targets. The
-lines between `# BEGIN BY HAND` and `# END BY HAND` of a BUILD file are kept.
+`medium_tests`, `large_tests` (a process for each four files), small
+`seqio_tests`, and `tree_tests`, which read the whole tree. Those with other
+directives than `size`, `deps` and `data` have their own targets. The lines
+between `# BEGIN BY HAND` and `# END BY HAND` of a BUILD file are kept.
 Comments in the first lines of a Python file add what imports do not contain:
 
     # bazel: deps=//pax/tasks:experiments

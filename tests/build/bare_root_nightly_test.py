@@ -31,7 +31,7 @@ _TRAIN = (
 )
 _TEST = (
   *(_BAZELW, 'test', '//tests/build/...', '//tests/csrc/...'),
-  '//tests/integration:errors_test',
+  '//tests/integration:medium_tests',
 )
 
 pytestmark = pytest.mark.skipif(

@@ -58,14 +58,22 @@ def test_tests_of_a_folder_share_a_target_by_size(tmp_path):
   text = _build(_tree(tmp_path, files), 'tests')
   rules = text.split('pytest_test(')[1:]
   names = [rule.split('"')[1] for rule in rules]
-  own = ['c_test', 'f_test', 'g_test', 'h_test']
-  assert names == [*own, 'medium_tests', 'small_tests']
-  medium, small = rules[4:]
+  own = ['c_test', 'g_test', 'h_test']
+  assert names == [*own, 'large_tests', 'medium_tests', 'small_tests']
+  large, medium, small = rules[3:]
+  assert 'size = "enormous"' in large and 'shard_count' not in large
   assert '"a_test.py",\n        "b_test.py",' in small
   assert '"//praxis:a",\n        "//praxis:b",' in small
   assert 'size = "medium"' in small
   assert '"d_test.py",\n        "e_test.py",' in medium
   assert 'deps = ["//praxis:b"]' in medium and 'size = "large"' in medium
+
+
+def test_large_tests_of_a_folder_have_a_shard_for_each_four(tmp_path):
+  files = {f'tests/{x}_test.py': '# bazel: size=large\n' for x in 'abcde'}
+  (rule,) = _build(_tree(tmp_path, files), 'tests').split('pytest_test(')[1:]
+  assert all(f'"{x}_test.py",\n' in rule for x in 'abcde')
+  assert 'shard_count = 2' in rule
 
 
 def test_tests_that_read_the_tree_are_another_target(tmp_path):

@@ -45,7 +45,7 @@ def labels() -> list[str]:
   return sorted(
     {
       label
-      for line in pages.commands()
+      for _, line in pages.commands()
       if line.startswith('./bazelw')
       for label in re.findall(r'//[\w/.:-]+', line)
       if '...' not in label
@@ -62,7 +62,7 @@ def test_labels_exist(label):
 
 
 def test_the_readme_begins_with_the_two_commands():
-  assert pages.commands()[:2] == [
+  assert [line for _, line in pages.commands()[:2]] == [
     './bazelw run //pax:main -- --exp=tasks.lm.params.quickstart.TinyLm '
     '--job_log_dir=/tmp/pax/tiny',
     './bazelw test //...',

@@ -31,6 +31,14 @@ ONE_TRIAL = ['--num_trials=1']
 # The first line of a file that commands name.
 IS_FILE = re.compile(r'# (\w+\.(?:py|yaml))\n')
 TIMEOUT_SECS = 240
+# What their commands do has tests of its own by day.
+_NIGHTLY_PAGES = (
+  'huggingface.md',
+  'images.md',
+  'launching.md',
+  'layers.md',
+  'tuning.md',
+)
 PRELOADED = (
   *binary.PRELOADED,
   'pax.tasks.lm.params.huggingface',
@@ -103,7 +111,13 @@ def jobs(tmp_path_factory):
   return folder
 
 
-@pytest.mark.parametrize('words', pages.pax_words())
+@pytest.mark.parametrize(
+  'words',
+  [
+    pytest.param(words, marks=[pytest.mark.nightly] * (page in _NIGHTLY_PAGES))
+    for words, page in pages.pax_words().items()
+  ],
+)
 def test_commands_run(words, jobs):
   arguments = [
     argument.replace(JOBS, f'{jobs}') for argument in shlex.split(words)

@@ -16,6 +16,7 @@ nbclient = pytest.importorskip('nbclient')
 
 _NOTEBOOKS = sorted((pages.ROOT / 'docs/notebooks').glob('*.ipynb'))
 _CELL_TIMEOUT_SECS = 240
+_DAILY = ('inputs', 'layer_basics', 'sharding', 'training_loop')
 
 
 def test_there_are_notebooks():
@@ -32,7 +33,14 @@ def test_no_output_is_committed_and_the_end_asserts(path):
 
 # Of the event loop and the sockets of the client.
 @pytest.mark.filterwarnings('default')
-@pytest.mark.parametrize('path', _NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+  'path',
+  [
+    pytest.param(path, marks=[pytest.mark.nightly] * (path.stem not in _DAILY))
+    for path in _NOTEBOOKS
+  ],
+  ids=lambda path: path.stem,
+)
 def test_notebooks_run(path, tmp_path, monkeypatch):
   for name, value in programs.environment().items():
     monkeypatch.setenv(name, value)

@@ -33,21 +33,28 @@ def blocks(language: str) -> list[Block]:
   ]
 
 
-def commands() -> list[str]:
-  """Returns each command line of the `sh` blocks, continuation lines joined."""
-  texts = (block.text.replace('\\\n', ' ') for block in blocks('sh'))
-  lines = (line.strip() for text in texts for line in text.splitlines())
-  return [line for line in lines if line and not line.startswith('#')]
+def commands() -> list[tuple[str, str]]:
+  """Returns the command lines of `sh` blocks, continuation lines joined.
+
+  Returns:
+    [(page, command)], in the order of the pages.
+  """
+  return [
+    (block.page, line.strip())
+    for block in blocks('sh')
+    for line in block.text.replace('\\\n', ' ').splitlines()
+    if line.strip() and not line.strip().startswith('#')
+  ]
 
 
-def pax_words() -> list[str]:
-  """Returns the words after the program of the commands that run pax.
+def pax_words() -> dict[str, str]:
+  """Returns {words after the program of a command that runs pax: its page}.
 
   Each is listed once: a command that several pages show runs for all of them.
   """
-  lines = dict.fromkeys(
-    ' '.join(line.split(RUN, 1)[-1].removeprefix(PAX).split())
-    for line in commands()
-    if RUN in line or line.startswith(PAX)
-  )
-  return list(lines)
+  pages_of_words: dict[str, str] = {}
+  for page, line in commands():
+    if RUN in line or line.startswith(PAX):
+      words = ' '.join(line.split(RUN, 1)[-1].removeprefix(PAX).split())
+      pages_of_words.setdefault(words, page)
+  return pages_of_words

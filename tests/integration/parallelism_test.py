@@ -71,10 +71,13 @@ _NIGHTLY = (
   'data',
   'fsdp',
   'tensor',
+  'few_rows',
   'few_rows_expert',
   'pipeline_fsdp',
+  'ring_fsdp_tensor',
   'ring_pipeline_tensor',
   'mtp_expert_fsdp_tensor',
+  'mtp_pipeline_fsdp',
   'mtp_ring_fsdp_tensor',
 )
 

@@ -3,6 +3,7 @@
 
 # bazel: deps=//pax:main_lib,//pax/tasks:experiments
 # bazel: size=medium
+# bazel: tags=nightly
 from __future__ import annotations
 
 import json

@@ -2,6 +2,7 @@
 """`pax tune` by Optuna through the real binary, killed on the way."""
 
 # bazel: size=large
+# bazel: tags=nightly
 # bazel: deps=//pax/tuning:optuna_study
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 """One run as several hosts and slices: the same numbers, the same files."""
 
 # bazel: size=large
+# bazel: tags=nightly
 from __future__ import annotations
 
 from tests.integration import binary

@@ -192,7 +192,9 @@ def pods(file, env):
       yield command, env | own
 
 
-@pytest.mark.parametrize('slices', [1, 2])
+@pytest.mark.parametrize(
+  'slices', [pytest.param(1, marks=pytest.mark.nightly), 2]
+)
 def test_jobset(tmp_path, found, recipe, single, slices):
   file = recipe(
     *('--print=jobset', '--image=example.com/pax:1', '--hosts=2'),

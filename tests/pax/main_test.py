@@ -56,7 +56,7 @@ def test_version(capsys):
   [
     ['--help'],
     ['list-experiments', '--help'],
-    ['graph', '--help'],
+    pytest.param(['graph', '--help'], marks=pytest.mark.nightly),
     ['completion', 'bash'],
   ],
 )

@@ -248,7 +248,9 @@ def test_predictions(num_hosts, sums):
   assert by_text['3'].seqio_postprocessed_predictions == 'odd'
 
 
-@pytest.mark.parametrize('num_hosts', [1, 2])
+@pytest.mark.parametrize(
+  'num_hosts', [1, pytest.param(2, marks=pytest.mark.nightly)]
+)
 def test_scores(num_hosts):
   inputs = make_inputs(
     'sums', MetricType.SCORE, num_hosts, log_preprocessed_targets=True

@@ -341,7 +341,7 @@ class TestStates:
   @pytest.mark.parametrize(
     ('pack', 'symbolic'),
     [
-      (False, False),
+      pytest.param(False, False, marks=pytest.mark.nightly),
       (True, True),
       pytest.param(False, True, marks=pytest.mark.nightly),
       pytest.param(True, False, marks=pytest.mark.nightly),
@@ -451,7 +451,9 @@ class TestStates:
     with pytest.raises(NotImplementedError, match='cannot be saved to a file'):
       source.save('/nowhere')
 
-  @pytest.mark.parametrize('pack', [False, True])
+  @pytest.mark.parametrize(
+    'pack', [pytest.param(False, marks=pytest.mark.nightly), True]
+  )
   def test_states_of_older_checkpoints(self, pack):
     settings = {
       'is_training': True,

@@ -221,8 +221,8 @@ _GROUPED_QUERY = pax_fiddle.Config(
     pytest.param('plain', None, {}, marks=pytest.mark.nightly),
     ('plain', _MULTI_QUERY, dict(local_window_size=(20, 0))),
     pytest.param('plain', _LOCAL, {}, marks=pytest.mark.nightly),
-    ('plain', _GROUPED_QUERY, {}),
-    ('repeated', None, {}),
+    pytest.param('plain', _GROUPED_QUERY, {}, marks=pytest.mark.nightly),
+    pytest.param('repeated', None, {}, marks=pytest.mark.nightly),
     ('pipelined', None, {}),
   ],
 )

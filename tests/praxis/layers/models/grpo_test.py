@@ -85,7 +85,10 @@ def _mean(values, loss_mean):
 
 @pytest.mark.parametrize('temperature', [1.0, 0.6])
 @pytest.mark.parametrize('beta', [0.0, 0.3])
-@pytest.mark.parametrize('loss_mean', ['tokens', 'samples', 'max_length'])
+@pytest.mark.parametrize(
+  'loss_mean',
+  ['tokens', 'samples', pytest.param('max_length', marks=pytest.mark.nightly)],
+)
 def test_the_loss_is_that_of_the_paper(beta, loss_mean, temperature):
   model = _model(
     beta=beta,

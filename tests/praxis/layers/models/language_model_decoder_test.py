@@ -25,7 +25,7 @@ from tests.praxis.layers.models import decoding
   [
     ('stacked', False),
     ('repeated scanned', True),
-    ('hybrid', False),
+    pytest.param('hybrid', False, marks=pytest.mark.nightly),
     ('hybrid', True),
   ],
 )
@@ -52,7 +52,9 @@ def test_a_prompt_of_one_token_pairs_it_with_no_padding(kind, monkeypatch):
   decoding.check_sharing(kind)
 
 
-@pytest.mark.parametrize('kind', ['lazy ngrams', 'hybrid'])
+@pytest.mark.parametrize(
+  'kind', ['lazy ngrams', pytest.param('hybrid', marks=pytest.mark.nightly)]
+)
 def test_beam_searches_agree(kind):
   decoding.check_beams(kind)
 

@@ -124,7 +124,9 @@ def _rows_are_independent() -> bool:
   return True
 
 
-@pytest.mark.parametrize('shards', [2, 4, 8])
+@pytest.mark.parametrize(
+  'shards', [pytest.param(2, marks=pytest.mark.nightly), 4, 8]
+)
 def test_bits_of_the_layer_are_the_same(shards):
   got, want = (
     jax.tree_util.tree_leaves_with_path(_on_eight_devices(n))
@@ -170,7 +172,9 @@ def _mixed(shards):
     return jax.jit(both)(tokens, gate, weights, gradient)
 
 
-@pytest.mark.parametrize('shards', [2, 4, 8])
+@pytest.mark.parametrize(
+  'shards', [pytest.param(2, marks=pytest.mark.nightly), 4, 8]
+)
 def test_bits_are_the_same_on_any_number_of_devices(shards):
   for got, want in zip(
     jax.tree.leaves(_mixed(shards)), jax.tree.leaves(_mixed(1)), strict=True
@@ -181,9 +185,9 @@ def test_bits_are_the_same_on_any_number_of_devices(shards):
 @pytest.mark.parametrize(
   'mesh, buffer_rows, units',
   [
-    ((1, 1, 1), 3, {}),
+    pytest.param((1, 1, 1), 3, {}, marks=pytest.mark.nightly),
     ((2, 4, 1), 16, _UNITS),
-    ((1, 8, 1), 3, {}),
+    pytest.param((1, 8, 1), 3, {}, marks=pytest.mark.nightly),
     ((1, 1, 1), 3, _UNITS),
   ],
 )

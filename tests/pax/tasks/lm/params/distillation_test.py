@@ -159,6 +159,7 @@ def test_layers_of_both_are_repeated_by_their_own_periods(
   assert main.main(convert) == 0
 
 
+@pytest.mark.nightly
 def test_a_student_starts_from_a_job_or_from_scratch(
   tmp_path, student, teacher, capfd
 ):

@@ -58,9 +58,10 @@ def _train(folder, *settings):
       True,
       marks=pytest.mark.nightly,
     ),
-    (
+    pytest.param(
       ['ROLLOUT_TEMPERATURE=1.5', 'ROLLOUT_TOP_K=9', 'ROLLOUT_TOP_P=0.9'],
       False,
+      marks=pytest.mark.nightly,
     ),
   ],
 )
@@ -72,6 +73,7 @@ def test_constants_determine_the_samples(tmp_path, settings, is_greedy):
   assert np.isfinite([x['loss'] for x in records]).all()
 
 
+@pytest.mark.nightly
 def test_a_step_of_truncated_samples_learns_nothing(tmp_path):
   # Neither of two random tokens is eos.
   records = _train(

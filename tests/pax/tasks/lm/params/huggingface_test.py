@@ -328,6 +328,7 @@ def test_a_reference_has_the_layers_of_the_policy(objective):
   assert block_p.moe_layer_tpl.choice_bias_update_rate == 0.5
 
 
+@pytest.mark.nightly
 def test_modules_of_multi_token_prediction_are_trained_and_exported(
   tmp_path, capfd
 ):

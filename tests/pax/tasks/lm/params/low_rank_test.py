@@ -136,10 +136,8 @@ def test_updates_alone_learn_continue_and_are_exported(tmp_path, folder, capfd):
   assert texts['job'] != texts['base']
 
 
-@pytest.mark.parametrize(
-  'objective',
-  [pytest.param('responses', marks=pytest.mark.nightly), 'preferences'],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize('objective', ['responses', 'preferences'])
 def test_a_job_continues_with_the_updates_of_another(
   tmp_path, folder, pairs, objective, capfd
 ):
@@ -217,6 +215,7 @@ def test_frozen_variables_have_the_dtype_of_the_computation(
       assert value.dtype == (np.float32 if is_of_update else jnp.bfloat16), leaf
 
 
+@pytest.mark.nightly
 def test_experts_and_layers_that_are_selected(tmp_path, capfd):
   folder = reference_models.write_byte_model(
     tmp_path / 'experts', 'deepseek_v3'
@@ -251,6 +250,7 @@ def test_experts_and_layers_that_are_selected(tmp_path, capfd):
   assert 'q_b_proj' in config['target_modules']
 
 
+@pytest.mark.nightly
 def test_integers_stay_while_updates_learn(tmp_path, capfd):
   folder = reference_models.write_byte_model(tmp_path / 'model', 'qwen3')
   base, job = tmp_path / 'base', tmp_path / 'job'
