@@ -94,7 +94,7 @@ def apply_rules(
     initialized again from the variables, because no rule loaded any.
 
   Raises:
-    ValueError: See `Initializer.select_by_rules`.
+    ValueError: See `LeafLoader.select_by_rules`.
     KeyError: A rule names a variable that is not in the checkpoint.
     RuntimeError: A rule names an average and there are none.
   """
@@ -111,17 +111,17 @@ def apply_rules(
     state,
     shardings,
   )
-  initializer = Initializer(metadata, logging.info)
-  initializer.select_by_rules(all_rules)
+  loader = LeafLoader(metadata, logging.info)
+  loader.select_by_rules(all_rules)
   leaves = paths.flatten(state)
-  for name in initializer.selected:
+  for name in loader.selected:
     # Frees device memory for the new values.
     leaves[name].delete()
-  state = paths.unflatten(state, leaves | initializer.read())
+  state = paths.unflatten(state, leaves | loader.read())
   origins = paths.flatten(provenance)
   loaded = {
     name: origin
-    for name, origin in initializer.provenance.items()
+    for name, origin in loader.provenance.items()
     if origin != train_states.TensorProvenance()
   }
   has_opt_states = any(
@@ -134,7 +134,7 @@ def apply_rules(
   )
 
 
-class Initializer:
+class LeafLoader:
   """Selects leaves of a state that other checkpoints have, and reads them.
 
   A leaf that is selected from one checkpoint is skipped by later ones. All

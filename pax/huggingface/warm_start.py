@@ -106,7 +106,7 @@ def folder_of(init_from_flag: str) -> str | None:
 
 
 def select_weights(
-  initializer: init_from.Initializer,
+  loader: init_from.LeafLoader,
   directory: str,
   job_log_dir: storage.PathLike,
 ) -> None:
@@ -116,7 +116,7 @@ def select_weights(
   the job, for the tokenizer and for `pax convert pax-to-hf`.
 
   Args:
-    initializer: Selects the leaves.
+    loader: Selects the leaves.
     directory: The folder.
     job_log_dir: The directory of the job.
 
@@ -124,10 +124,10 @@ def select_weights(
     ValueError: The folder has no model that is supported.
     CheckpointError: The model of the experiment is another one.
   """
-  names = [x for x in initializer.metadata if not policy_networks.is_frozen(x)]
+  names = [x for x in loader.metadata if not policy_networks.is_frozen(x)]
   leaves = _open(directory, names)
   try:
-    initializer.select_by_source(_source(leaves), is_full=True)
+    loader.select_by_source(_source(leaves), is_full=True)
   except CheckpointError as e:
     raise CheckpointError(
       f'{e}; use an experiment of tasks.lm.params.huggingface with --set'
@@ -138,12 +138,12 @@ def select_weights(
 
 
 def select_network_weights(
-  initializer: init_from.Initializer, network: str, directory: str
+  loader: init_from.LeafLoader, network: str, directory: str
 ) -> None:
   """Selects all weights of a folder for one network of the model.
 
   Args:
-    initializer: Selects the leaves.
+    loader: Selects the leaves.
     network: Name of the network in the model.
     directory: The folder.
 
@@ -151,13 +151,13 @@ def select_network_weights(
     ValueError: The folder has no model that is supported.
     CheckpointError: The network is that of another model.
   """
-  names = [x for x in initializer.metadata if f'.{network}.' in x]
+  names = [x for x in loader.metadata if f'.{network}.' in x]
   leaves = dataclasses.replace(_open(directory, names), network=network)
-  initializer.select_by_source(_source(leaves), is_full=True, network=network)
+  loader.select_by_source(_source(leaves), is_full=True, network=network)
 
 
 def select_low_rank_updates(
-  initializer: init_from.Initializer,
+  loader: init_from.LeafLoader,
   adapter: str,
   model: str,
   fresh: Callable[[str], jax.Array],
@@ -165,7 +165,7 @@ def select_low_rank_updates(
   """Selects the low-rank updates of a folder of PEFT.
 
   Args:
-    initializer: Selects the leaves.
+    loader: Selects the leaves.
     adapter: The folder.
     model: The folder of its model, for config.json.
     fresh: Returns the initial value of the leaf of a name.
@@ -175,9 +175,9 @@ def select_low_rank_updates(
   """
   path = pathlib.Path(adapter)
   leaves = adapter_leaves.AdapterLeaves.open(
-    path, pathlib.Path(model), initializer.metadata, fresh
+    path, pathlib.Path(model), loader.metadata, fresh
   )
-  initializer.select_by_source(_source(leaves), is_full=True)
+  loader.select_by_source(_source(leaves), is_full=True)
 
 
 def _open(directory: str, names: Iterable[str]) -> FolderLeaves:

@@ -521,13 +521,13 @@ class Partitioner(metaclass=abc.ABCMeta):
   ) -> tuple[TrainState, TrainState]:
     """Returns a new state, and the origin of each of its arrays."""
     metadata = self._metadata(discard_opt_states=discard_opt_states)
-    initializer = init_from.Initializer(metadata, logging.info)
+    loader = init_from.LeafLoader(metadata, logging.info)
     if rules := self.task.init_from_checkpoint_rules():
-      initializer.select_by_rules(rules)
+      loader.select_by_rules(rules)
     state = self.initialize(
-      key, discard_opt_states=discard_opt_states, loaded=initializer.read()
+      key, discard_opt_states=discard_opt_states, loaded=loader.read()
     )
-    return state, initializer.provenance_tree
+    return state, loader.provenance_tree
 
   def input_partition_specs(
     self, inputs_shape_dtype: Batch

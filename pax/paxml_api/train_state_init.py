@@ -181,7 +181,7 @@ def _initialize(
   initializer: initialize.StateInitializer, key: jax.Array, *, has_rules: bool
 ) -> tuple[TrainState, TrainStateProvenance]:
   """Returns a state, with what the rules of the task load, and its origins."""
-  loader = init_from.Initializer(initializer.metadata, logging.info)
+  loader = init_from.LeafLoader(initializer.metadata, logging.info)
   if has_rules and (rules := initializer.task.init_from_checkpoint_rules()):
     loader.select_by_rules(rules)
   return initializer.state(key, loader.read()), loader.provenance_tree

@@ -70,7 +70,7 @@ def initialize(
   """
   train = partitioner.task.train
   key = jax.random.key(train.random_seed)
-  initializer = init_from.Initializer(
+  loader = init_from.LeafLoader(
     partitioner.state_metadata
     if is_trained
     else partitioner.eval_state_metadata,
@@ -82,34 +82,34 @@ def initialize(
     from pax.huggingface import side_folder, warm_start
 
   for network, folder in train.init_networks.items():
-    warm_start.select_network_weights(initializer, network, folder)
+    warm_start.select_network_weights(loader, network, folder)
   if init_from_checkpoint:
     if folder := warm_start.folder_of(init_from_checkpoint):
-      warm_start.select_weights(initializer, folder, job_log_dir)
+      warm_start.select_weights(loader, folder, job_log_dir)
     else:
       directory, step = init_from.parse(init_from_checkpoint)
-      initializer.select_by_name(directory, step)
+      loader.select_by_name(directory, step)
       if is_trained and jax.process_index() == 0:
         side_folder.copy_of_job(directory, job_log_dir)
   elif rules := instantiate(train.init_from_checkpoint_rules):
-    initializer.select_by_rules(rules)
+    loader.select_by_rules(rules)
   if train.init_adapter:
     adapter, model = train.init_adapter
     warm_start.select_low_rank_updates(
-      initializer,
+      loader,
       adapter,
       model,
       fresh=functools.partial(partitioner.initialize_leaf, key),
     )
   partitioner.preflight(discard_opt_states=not is_trained)
   state = partitioner.initialize(
-    key, discard_opt_states=not is_trained, loaded=initializer.read()
+    key, discard_opt_states=not is_trained, loaded=loader.read()
   )
   if jax.process_index() == 0:
-    lines = [f'{name}: {x!r}' for name, x in initializer.provenance.items()]
+    lines = [f'{name}: {x!r}' for name, x in loader.provenance.items()]
     file = pathlib.Path(job_log_dir) / summaries.PROVENANCE_FILE
     side_files.write_text(file, '\n'.join([*lines, '']))
-  return state, initializer.provenance_tree
+  return state, loader.provenance_tree
 
 
 def restore_target(partitioner: partitioning.Partitioner) -> TrainState:

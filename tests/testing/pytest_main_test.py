@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import subprocess
 import sys
 from xml.etree import ElementTree
 
 import pytest
 
-from tests.testing import pytest_main
+_PROGRAM = pathlib.Path(__file__).with_name('pytest_main.py')
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,7 @@ def test_shards(tmp_path, files, shards):
   for name in files:
     tests = (f'def test_{name}{i}():\n  pass\n' for i in (1, 2, 3))
     (tmp_path / f'{name}_test.py').write_text(''.join(tests))
-  command = [sys.executable, pytest_main.__file__]
+  command = [sys.executable, str(_PROGRAM)]
   command += [f'{name}_test.py' for name in files]
   for index, names in enumerate(shards):
     report = tmp_path / f'{index}.xml'

@@ -70,12 +70,12 @@ def saved(tmp_path_factory):
 def _load(all_rules, *, split=('a',)):
   state = _state(0, split=split)
   shown = []
-  initializer = init_from.Initializer(trees.abstract(state), shown.append)
-  initializer.select_by_rules(all_rules)
-  leaves = initializer.read()
-  assert leaves.keys() == set(initializer.selected)
+  loader = init_from.LeafLoader(trees.abstract(state), shown.append)
+  loader.select_by_rules(all_rules)
+  leaves = loader.read()
+  assert leaves.keys() == set(loader.selected)
   made = paths.unflatten(state, paths.flatten(state) | leaves)
-  return made, shown, initializer.provenance
+  return made, shown, loader.provenance
 
 
 def _firsts(tree):
@@ -222,10 +222,10 @@ def test_floats_do_not_become_integers(saved):
   state = _state(0)
   params = state.mdl_vars['params']
   params['c'] = params['c'].astype(jnp.int8)
-  initializer = init_from.Initializer(trees.abstract(state), lambda _: None)
+  loader = init_from.LeafLoader(trees.abstract(state), lambda _: None)
   message = 'params.c must be int8, and .* is float32; .*--mode=quantize'
   with pytest.raises(ValueError, match=message):
-    initializer.select_by_name(saved[0], None)
+    loader.select_by_name(saved[0], None)
 
 
 def test_optax_takes_over_what_our_adam_kept(saved):
@@ -240,9 +240,9 @@ def test_all_that_has_the_same_name_and_shape(saved):
   other = state.replace(
     mdl_vars={'params': {**state.mdl_vars['params'], 'c': jnp.zeros(4)}}
   )
-  initializer = init_from.Initializer(trees.abstract(other), lambda _: None)
-  initializer.select_by_name(*init_from.parse(f'{saved[1]}@8'))
-  made = paths.unflatten(other, paths.flatten(other) | initializer.read())
+  loader = init_from.LeafLoader(trees.abstract(other), lambda _: None)
+  loader.select_by_name(*init_from.parse(f'{saved[1]}@8'))
+  made = paths.unflatten(other, paths.flatten(other) | loader.read())
   assert _firsts(made.mdl_vars) == [20, 20, 0]
   with pytest.raises(ValueError, match='DIR or DIR@STEP'):
     init_from.parse('dir@newest')
