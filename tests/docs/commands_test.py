@@ -33,6 +33,7 @@ IS_FILE = re.compile(r'# (\w+\.(?:py|yaml))\n')
 TIMEOUT_SECS = 240
 # What their commands do has tests of its own by day.
 _NIGHTLY_PAGES = (
+  'aot.md',
   'huggingface.md',
   'images.md',
   'launching.md',

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: deps=@pypi_seqio//seqio
 # bazel: size=large
+# bazel: tags=nightly
 """Metrics of a SeqIO task through the real program, as seqio.Evaluator's."""
 
 from __future__ import annotations

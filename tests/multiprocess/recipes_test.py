@@ -234,6 +234,7 @@ def test_a_jobset_for_tpus(recipe):
   assert '--host_idx' not in container['command'][-1]
 
 
+@pytest.mark.nightly
 def test_queued_resources(tmp_path, found, recipe, single):
   """Each of two slices is one machine, which knows its place."""
   log = tmp_path / 'log'

@@ -37,6 +37,7 @@ def test_policies_trade_memory_for_flops():
   assert policies[0].fits is None
 
 
+@pytest.mark.nightly
 def test_a_kernel_that_runs_again_counts():
   # Shapes that the attention kernel of TPUs takes without padding.
   num_layers, num_heads, length, head_dim = 2, 2, 128, 128

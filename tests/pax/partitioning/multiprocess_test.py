@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: size=large
+# bazel: size=medium
 """Two processes of two devices each train as one process of four does."""
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ def _start(address: str, index: int) -> subprocess.Popen:
   )
 
 
+@pytest.mark.nightly
 def test_losses_are_those_of_one_process():
   with socket.socket() as free:
     free.bind(('localhost', 0))
