@@ -57,14 +57,13 @@ def main(args: list[str]) -> int:
   if status := os.environ.get('TEST_SHARD_STATUS_FILE'):
     open(status, 'w').close()
   index = int(os.environ.get('TEST_SHARD_INDEX', '0'))
+  shard = _Shard(index, total)
   files = [arg for arg in args if arg.endswith('.py')]
   if total > 1 and len(files) > 1:
     # Tests of a file share what they set up.
-    args = [
-      arg for arg in args if arg not in files or arg in files[index::total]
-    ]
-    index, total = 0, 1
-  shard = _Shard(index, total)
+    others = {*files} - {*files[index::total]}
+    args = [arg for arg in args if arg not in others]
+    shard = _Shard(0, 1)
   code = pytest.main([*options, *args], plugins=[shard])
   if code == _NO_TESTS_COLLECTED and (total > 1 or shard.skipped_files):
     return 0
