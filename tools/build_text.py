@@ -21,7 +21,7 @@ TREE = '//:all_files'
 SEQIO_REPOSITORY = '@pypi_seqio//'
 # {size of a test that shares a target: size of the target}
 SHARED_SIZES = {'small': 'medium', 'medium': 'large', 'large': 'enormous'}
-# Of a target of large tests: one process at a time would keep others waiting.
+# One process for all large tests of a folder would outlast all other tests.
 _LARGE_FILES_PER_SHARD = 4
 
 Value = str | int | bool | list[str] | dict[str, str]

@@ -16,7 +16,14 @@ nbclient = pytest.importorskip('nbclient')
 
 _NOTEBOOKS = sorted((pages.ROOT / 'docs/notebooks').glob('*.ipynb'))
 _CELL_TIMEOUT_SECS = 240
-_DAILY = ('inputs', 'layer_basics', 'sharding', 'training_loop')
+_NIGHTLY = (
+  'aot_check',
+  'hf_import_and_sampling',
+  'inputs_tutorial',
+  'models',
+  'pax101_end_to_end',
+  'rnn_decode',
+)
 
 
 def test_there_are_notebooks():
@@ -36,7 +43,7 @@ def test_no_output_is_committed_and_the_end_asserts(path):
 @pytest.mark.parametrize(
   'path',
   [
-    pytest.param(path, marks=[pytest.mark.nightly] * (path.stem not in _DAILY))
+    pytest.param(path, marks=[pytest.mark.nightly] * (path.stem in _NIGHTLY))
     for path in _NOTEBOOKS
   ],
   ids=lambda path: path.stem,

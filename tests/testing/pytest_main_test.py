@@ -28,18 +28,33 @@ def test_shards(tmp_path, files, shards):
   for name in files:
     tests = (f'def test_{name}{i}():\n  pass\n' for i in (1, 2, 3))
     (tmp_path / f'{name}_test.py').write_text(''.join(tests))
-  command = [sys.executable, str(_PROGRAM)]
-  command += [f'{name}_test.py' for name in files]
   for index, names in enumerate(shards):
-    report = tmp_path / f'{index}.xml'
-    environment = {
-      'TEST_SHARD_INDEX': f'{index}',
-      'TEST_TMPDIR': f'{tmp_path}',
-      'TEST_TOTAL_SHARDS': '2',
-      'XML_OUTPUT_FILE': f'{report}',
-    }
-    subprocess.run(
-      command, cwd=tmp_path, env=os.environ | environment, check=True
-    )
-    cases = ElementTree.parse(report).getroot().iter('testcase')
-    assert [case.get('name') for case in cases] == [f'test_{x}' for x in names]
+    assert _run(tmp_path, index) == [f'test_{name}' for name in names]
+
+
+def test_a_shard_may_have_no_tests(tmp_path):
+  (tmp_path / 'pyproject.toml').write_text('')
+  (tmp_path / 'a_test.py').write_text('def test_a():\n  pass\n')
+  # As one whose tests run by night.
+  (tmp_path / 'b_test.py').write_text('')
+  assert [_run(tmp_path, index) for index in (0, 1)] == [['test_a'], []]
+
+
+def _run(folder, index):
+  """Runs one of two shards; returns the names of its tests."""
+  report = folder / f'{index}.xml'
+  environment = {
+    'TEST_SHARD_INDEX': f'{index}',
+    'TEST_TMPDIR': f'{folder}',
+    'TEST_TOTAL_SHARDS': '2',
+    'XML_OUTPUT_FILE': f'{report}',
+  }
+  files = sorted(path.name for path in folder.glob('*_test.py'))
+  subprocess.run(
+    [sys.executable, str(_PROGRAM), *files],
+    cwd=folder,
+    env=os.environ | environment,
+    check=True,
+  )
+  cases = ElementTree.parse(report).getroot().iter('testcase')
+  return [case.get('name') for case in cases]
