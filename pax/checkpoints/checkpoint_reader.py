@@ -6,14 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-from collections.abc import (
-  Callable,
-  Collection,
-  Iterator,
-  Mapping,
-  Sequence,
-)
-from concurrent import futures
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -21,16 +14,12 @@ import numpy as np
 
 from pax import storage
 from pax.checkpoints import (
-  array_reader,
-  chunk_index,
-  flax_format,
-  layouts,
-  manifest,
+  format_readers,
+  frozen_checkpoint,
   metadata_copy,
   paths,
   paxml_flax_format,
   read_deadline,
-  tensorstore_format,
   verification,
 )
 from pax.checkpoints.types import (
@@ -89,24 +78,6 @@ class LeafSource(Protocol):
     ...
 
 
-class _FormatReader(Protocol):
-  """Reader of one format; has read and verified all files but the data."""
-
-  shapes: Shapes
-
-  def verify(self) -> None:
-    """Checks the data that have not been checked yet."""
-    ...
-
-  def read(self, abstract: LeafDict) -> LeafDict:
-    """Returns leaves of the checkpoint, verified."""
-    ...
-
-  def input_texts(self) -> Mapping[str, str]:
-    """Returns the input state of each process as JSON."""
-    ...
-
-
 class CheckpointReader:
   """An opened checkpoint, in any format of Pax or paxml.
 
@@ -136,12 +107,35 @@ class CheckpointReader:
         self._copy = metadata_copy.MetadataCopy(path, sizes)
     self._folder = self._copy.path if self._copy else path
     with self._reading():
-      self._reader = _open_format(path, self._folder, sizes, readers)
+      self._reader = format_readers.open_format(
+        path, self._folder, sizes, readers
+      )
+    self._frozen = self._open_frozen(readers)
 
-  @property
+  def _open_frozen(self, readers: Sequence[int]) -> CheckpointReader | None:
+    """Opens the checkpoint with the frozen leaves, if there is one."""
+    name = self._reader.frozen_checkpoint
+    if name is None:
+      return None
+    with self._reading():
+      path = frozen_checkpoint.find(self.path, name)
+    return CheckpointReader(path, readers)
+
+  @functools.cached_property
   def shapes(self) -> Shapes:
     """Shape and dtype name of every leaf."""
-    return self._reader.shapes
+    own = self._reader.shapes
+    return {**self._frozen.shapes, **own} if self._frozen else own
+
+  @property
+  def frozen_checkpoint(self) -> str | None:
+    """Name of the checkpoint that has its `frozen_leaves`; None if none."""
+    return self._frozen.path.name if self._frozen else None
+
+  @property
+  def frozen_leaves(self) -> Collection[str]:
+    """Names of the leaves that another checkpoint has."""
+    return self.shapes.keys() - self._reader.shapes.keys()
 
   def verify(self) -> None:
     """Checks the data of all leaves.
@@ -151,6 +145,8 @@ class CheckpointReader:
     """
     with self._reading():
       self._reader.verify()
+    if self._frozen:
+      self._frozen.verify()
 
   def read(self, abstract: LeafDict, *, is_full: bool = False) -> LeafDict:
     """Returns leaves, placed by the shardings of `abstract`.
@@ -164,8 +160,14 @@ class CheckpointReader:
       CorruptCheckpointError: Files differ from what was written.
     """
     _check_shapes(self.path, self.shapes, abstract, is_full=is_full)
+    if self._frozen is None:
+      with self._reading():
+        return self._reader.read(abstract)
+    frozen = {k: abstract[k] for k in abstract.keys() & self.frozen_leaves}
+    own = {k: v for k, v in abstract.items() if k not in frozen}
     with self._reading():
-      return self._reader.read(abstract)
+      leaves = self._reader.read(own)
+    return {**leaves, **self._frozen.read(frozen)}
 
   @property
   def has_opt_states(self) -> bool:
@@ -180,7 +182,8 @@ class CheckpointReader:
   @property
   def is_flax(self) -> bool:
     """Whether it is a single file, whose leaves are in the order of a tree."""
-    return isinstance(self._reader, _FileReader)
+    is_file = isinstance(self._reader, format_readers.FileReader)
+    return is_file and self._frozen is None
 
   def unpadded_variable_shapes(self) -> Shapes:
     """Returns shapes and dtypes of the variables without padding, if recorded.
@@ -235,203 +238,6 @@ class CheckpointReader:
         stack.enter_context(self._copy.in_messages())
       stack.enter_context(_storage_failures(self.path))
       yield
-
-
-class _VerifiedReader:
-  """Arrays in files with a manifest, each verified when it is first read."""
-
-  def __init__(
-    self,
-    path: Path,
-    folder: Path,
-    entries: Mapping[str, manifest.Entry],
-    readers: Sequence[int],
-  ):
-    """Reads the shapes.
-
-    Args:
-      path: The checkpoint.
-      folder: The checkpoint, or a copy without the data.
-      entries: All manifest entries.
-      readers: The processes that each compare a part of the checksums.
-    """
-    self._path = path
-    self._folder = folder
-    self._readers = readers
-    self._is_database = tensorstore_format.is_database(entries)
-    data = tensorstore_format.data_files(entries)
-    self._data = {name: entries[name] for name in data}
-    self._entries = entries
-    self.shapes = (
-      verification.recorded_shapes(folder)
-      if self._is_database
-      else self._index.shapes()
-    )
-    self._verified: set[str] = set()
-
-  def verify(self) -> None:
-    files = self._data.keys() - self._verified
-    self._compare(verification.own_part(files, self._readers))
-    self._verified |= files
-
-  def read(self, abstract: LeafDict) -> LeafDict:
-    if not abstract:
-      return {}
-    files = self._files_of(abstract)
-    part = verification.own_part(files - self._verified, self._readers)
-    leaves = _read_or_explain(
-      lambda: self._read(abstract, part),
-      # The damaged file may be the index, or one that another process verifies.
-      lambda: manifest.verify(self._path, self._entries),
-    )
-    self._verified |= files
-    return leaves
-
-  def input_texts(self) -> Mapping[str, str]:
-    return layouts.read_inputs(self._folder)
-
-  @functools.cached_property
-  def _index(self) -> chunk_index.ChunkIndex:
-    if self._is_database:
-      return chunk_index.read_database(self._folder)
-    return chunk_index.read_leaves(self._folder, self._entries)
-
-  def _read(self, abstract: LeafDict, own_files: Collection[str]) -> LeafDict:
-    reader = array_reader.ArrayReader(self._path, self._data, self._index)
-    arrays = reader.find(abstract)
-    if arrays is not None:
-      return reader.read(arrays, own_files)
-    # Compressed arrays, for example.
-    leaves = tensorstore_format.LeafReader(self._path)
-    return _verified(
-      lambda: self._compare(own_files), lambda: leaves.read(abstract)
-    )
-
-  def _files_of(self, leaves: Collection[str]) -> set[str]:
-    """Returns the files of leaves; those of a database belong to all."""
-    return {
-      name
-      for name in self._data
-      if self._is_database or tensorstore_format.leaf_of(name) in leaves
-    }
-
-  def _compare(self, files: Collection[str]) -> None:
-    """Compares the checksums of files.
-
-    Raises:
-      CorruptCheckpointError: A file cannot be read, or differs.
-    """
-    manifest.verify(self._path, {name: self._data[name] for name in files})
-
-
-class _UnverifiedReader:
-  """Arrays in files without checksums, such as those that paxml wrote."""
-
-  def __init__(self, path: Path, folder: Path):
-    self._folder = folder
-    self._leaves = tensorstore_format.LeafReader(path)
-    self.shapes = self._leaves.shapes()
-
-  def verify(self) -> None:
-    pass
-
-  def read(self, abstract: LeafDict) -> LeafDict:
-    try:
-      return self._leaves.read(abstract)
-    except CorruptCheckpointError as e:
-      raise CheckpointError(
-        f'{e}; its files have no checksums, which would tell damage from a'
-        ' failure of the storage'
-      ) from e
-
-  def input_texts(self) -> Mapping[str, str]:
-    # The states of inputs that paxml wrote are of other formats than JSON.
-    is_paxml = (self._folder / paths.METADATA_FILE).is_dir()
-    return {} if is_paxml else layouts.read_inputs(self._folder)
-
-
-class _FileReader:
-  """A single file, which is in memory while the checkpoint is open."""
-
-  def __init__(self, state: Mapping[str, np.ndarray], texts: Mapping[str, str]):
-    self._state = state
-    self._input_texts = texts
-    self.shapes: Shapes = {
-      name: (x.shape, x.dtype.name) for name, x in state.items()
-    }
-
-  def verify(self) -> None:
-    pass
-
-  def read(self, abstract: LeafDict) -> LeafDict:
-    return flax_format.place(self._state, abstract)
-
-  def input_texts(self) -> Mapping[str, str]:
-    return self._input_texts
-
-
-def _open_format(
-  path: Path, folder: Path, sizes: Mapping[str, int], readers: Sequence[int]
-) -> _FormatReader:
-  """Returns the reader of a checkpoint.
-
-  Args:
-    path: The checkpoint.
-    folder: The checkpoint, or a copy without the data.
-    sizes: Sizes of its files by path below it; empty if it is a file.
-    readers: The processes that each compare a part of the checksums.
-  """
-  if file := paxml_flax_format.find_file(folder):
-    return _FileReader(paxml_flax_format.read(file), {})
-  if not folder.is_dir():
-    state, _, train_input = flax_format.read(folder)
-    return _FileReader(state, train_input)
-  entries = verification.verify_metadata(folder, sizes)
-  if entries:
-    return _VerifiedReader(path, folder, entries, readers)
-  return _UnverifiedReader(path, folder)
-
-
-def _verified(
-  verify: Callable[[], None], read: Callable[[], LeafDict]
-) -> LeafDict:
-  """Returns what `read` does, while `verify` runs in a thread.
-
-  Both read the same files: a disk is read once.
-
-  Args:
-    verify: Raises the error of damaged files, which replaces that of `read`.
-    read: Returns leaves.
-  """
-  with futures.ThreadPoolExecutor(1, 'verify') as pool:
-    verification = pool.submit(verify)
-    try:
-      leaves = read()
-    finally:
-      verification.result()
-  return leaves
-
-
-def _read_or_explain(
-  read: Callable[[], LeafDict], verify: Callable[[], None]
-) -> LeafDict:
-  """Returns what `read` does; if it fails, all files are verified.
-
-  Args:
-    read: Returns leaves.
-    verify: Raises the error of damaged files, which replaces that of `read`.
-
-  Raises:
-    CheckpointError: Reading fails, and no file is damaged.
-  """
-  try:
-    return read()
-  except CorruptCheckpointError as e:
-    verify()
-    raise CheckpointError(
-      f'{e}; the checksums of its files are as written, so that it can be read'
-      ' later'
-    ) from e
 
 
 def _check_shapes(
@@ -516,14 +322,24 @@ def _advise(path: Path) -> Iterator[None]:
   try:
     yield
   except (CorruptCheckpointError, OSError) as e:
-    others = [s for s, other in _siblings(path).items() if other != path]
-    action = (
-      f'continue from step {max(others)}' if others else 'start from step 0'
-    )
     raise CorruptCheckpointError(
-      f'checkpoint {path} is corrupt: {e}. Nothing was changed. To {action},'
-      f' move it aside and run again: {paths.move_aside_command(path)}'
+      f'checkpoint {path} is corrupt: {e}. Nothing was changed. {_remedy(path)}'
     ) from e
+
+
+def _remedy(path: Path) -> str:
+  """Returns the sentence with the way to continue without a checkpoint."""
+  if frozen_checkpoint.is_name(path.name):
+    return (
+      'The checkpoints next to it have only the other leaves: restore it from a'
+      ' copy, or run again with another --job_log_dir'
+    )
+  others = [s for s, other in _siblings(path).items() if other != path]
+  action = (
+    f'continue from step {max(others)}' if others else 'start from step 0'
+  )
+  command = paths.move_aside_command(path)
+  return f'To {action}, move it aside and run again: {command}'
 
 
 @contextlib.contextmanager

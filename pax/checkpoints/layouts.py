@@ -79,7 +79,7 @@ class Layout(Protocol, Generic[SnapshotT]):
     self,
     staging: Path,
     snapshot: SnapshotT,
-    step: int,
+    metadata: verification.Metadata,
     others: storage.Path | None = None,
   ) -> dict[str, manifest.Entry]:
     """Writes what needs the data of all; returns the manifest entries.
@@ -87,14 +87,18 @@ class Layout(Protocol, Generic[SnapshotT]):
     Args:
       staging: Directory with the files of all processes, or of process 0.
       snapshot: The host copy of process 0.
-      step: The training step.
+      metadata: Those of the checkpoint.
       others: Directory with the files of the other processes, if `staging` has
         only those of process 0.
     """
     ...
 
   def commit(
-    self, staging: Path, final: Path, snapshot: SnapshotT, step: int
+    self,
+    staging: Path,
+    final: Path,
+    snapshot: SnapshotT,
+    metadata: verification.Metadata,
   ) -> None:
     """Makes the staged files the checkpoint `final`, atomically and durably.
 
@@ -102,7 +106,7 @@ class Layout(Protocol, Generic[SnapshotT]):
       staging: Directory with the files of all processes.
       final: Path of the checkpoint.
       snapshot: The host copy of process 0.
-      step: The training step.
+      metadata: Those of the checkpoint.
     """
     ...
 
@@ -132,21 +136,18 @@ class OrbaxLayout:
     self,
     staging: Path,
     snapshot: orbax_format.Snapshot,
-    step: int,
+    metadata: verification.Metadata,
     others: storage.Path | None = None,
   ) -> dict[str, manifest.Entry]:
-    metadata = {
-      **verification.create_metadata(step),
-      'version': verification.OCDBT_VERSION,
-    }
-    return snapshot.finish(staging, metadata, others)
+    contents = {**metadata, 'version': verification.OCDBT_VERSION}
+    return snapshot.finish(staging, contents, others)
 
   def commit(
     self,
     staging: Path,
     final: Path,
     snapshot: orbax_format.Snapshot,
-    step: int,
+    metadata: verification.Metadata,
   ) -> None:
     paths.commit(staging, final)
 
@@ -174,10 +175,10 @@ class LeafLayout:
     self,
     staging: Path,
     snapshot: dict[str, host_arrays.HostArray],
-    step: int,
+    metadata: verification.Metadata,
     others: storage.Path | None = None,
   ) -> dict[str, manifest.Entry]:
-    data = json.dumps(verification.create_metadata(step), indent=2).encode()
+    data = json.dumps(metadata, indent=2).encode()
     (staging / paths.METADATA_FILE).write_bytes(data)
     return {paths.METADATA_FILE: manifest.entry(data)}
 
@@ -186,7 +187,7 @@ class LeafLayout:
     staging: Path,
     final: Path,
     snapshot: dict[str, host_arrays.HostArray],
-    step: int,
+    metadata: verification.Metadata,
   ) -> None:
     paths.commit(staging, final)
 
@@ -214,7 +215,7 @@ class FileLayout:
     self,
     staging: Path,
     snapshot: dict[str, np.ndarray],
-    step: int,
+    metadata: verification.Metadata,
     others: storage.Path | None = None,
   ) -> dict[str, manifest.Entry]:
     for name, text in read_inputs(others).items() if others else ():
@@ -228,12 +229,10 @@ class FileLayout:
     staging: Path,
     final: Path,
     snapshot: dict[str, np.ndarray],
-    step: int,
+    metadata: verification.Metadata,
   ) -> None:
     file = staging / _STATE_FILE
-    flax_format.write(
-      file, snapshot, verification.create_metadata(step), read_inputs(staging)
-    )
+    flax_format.write(file, snapshot, metadata, read_inputs(staging))
     paths.commit(file, final)
     paths.discard(staging)
 

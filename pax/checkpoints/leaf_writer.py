@@ -17,6 +17,7 @@ from pax.checkpoints import (
   manifest,
   paths,
   tensorstore_format,
+  verification,
 )
 from pax.checkpoints.types import CheckpointError
 
@@ -53,9 +54,10 @@ def write_leaves(
     entries |= tensorstore_format.write(staging, {name: _in_chunks(value)})
     # The generator frees it when it makes the next one.
     del value
-  entries |= layout.finish(staging, {}, step)
+  metadata = verification.create_metadata(step)
+  entries |= layout.finish(staging, {}, metadata)
   manifest.write(staging, entries, index=0, count=1)
-  layout.commit(staging, final, {}, step)
+  layout.commit(staging, final, {}, metadata)
 
 
 def _in_chunks(value: np.ndarray) -> host_arrays.HostArray:

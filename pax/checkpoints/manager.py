@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pathlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent import futures
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from pax import atomic_file, coordination_service, storage
 from pax.checkpoints import (
   agreement,
   checkpoint_reader,
+  frozen_checkpoint,
   layouts,
   paths,
   pins,
@@ -70,6 +71,16 @@ class Checkpointer(Protocol):
 
   def latest_step(self) -> int | None:
     """Returns the step of the newest checkpoint; None if there is none."""
+    ...
+
+  def set_frozen_leaves(self, leaves: Collection[str]) -> None:
+    """Sets the leaves that are saved once, in a checkpoint of their own.
+
+    No step changes them; the checkpoints of steps refer to this one.
+
+    Args:
+      leaves: Names of leaves; none are saved in each checkpoint, too.
+    """
     ...
 
   def pin(self, step: int, *, permanently: bool = False) -> None:
@@ -132,6 +143,9 @@ class NoopCheckpointer:
   def latest_step(self) -> int | None:
     return None
 
+  def set_frozen_leaves(self, leaves: Collection[str]) -> None:
+    pass
+
   def pin(self, step: int, *, permanently: bool = False) -> None:
     pass
 
@@ -187,6 +201,7 @@ class FileCheckpointer:
     self._pool = futures.ThreadPoolExecutor(1, 'checkpoint')
     self._writing: futures.Future[None] | None = None
     self._last_step = self.latest_step()
+    self._frozen = frozen_checkpoint.FrozenCheckpoint()
     self._is_clean = False
     # Whether a save has hung: its thread may never end.
     self._is_hanging = False
@@ -208,6 +223,9 @@ class FileCheckpointer:
 
   def latest_step(self) -> int | None:
     return max(paths.steps(self._directory), default=None)
+
+  def set_frozen_leaves(self, leaves: Collection[str]) -> None:
+    self._frozen.set_frozen_leaves(leaves)
 
   def pin(self, step: int, *, permanently: bool = False) -> None:
     self._pinned |= {step}
@@ -250,16 +268,38 @@ class FileCheckpointer:
       # Only at the first save: another job may be writing until then.
       self._remove_temporary_files()
       self._is_clean = True
-    snapshot = self._layout.snapshot(state)
     text = (
       None if input_state is None else base_input.state_to_json(input_state)
     )
-    contents = writing.Contents(snapshot, step, text, items or {})
-    self._writing = self._pool.submit(self._write, contents)
+    parts = self._split(state, step)
+    contents = [
+      writing.Contents(
+        self._layout.snapshot(parts.own),
+        step,
+        text,
+        frozen_checkpoint=parts.name,
+        items=items or {},
+      )
+    ]
+    if parts.frozen is not None:
+      contents.append(
+        writing.Contents(self._layout.snapshot(parts.frozen), step)
+      )
+    self._writing = self._pool.submit(self._write, *contents)
     self._last_step = step
     if items or not self._options.asynchronous:
       self.wait()
     return True
+
+  def _split(self, state: State, step: int) -> frozen_checkpoint.Split:
+    """Returns the leaves to save, and the frozen ones if none has them yet."""
+    if self._frozen.is_missing(paths.flatten(state)):
+      name = frozen_checkpoint.free_name(self._directory, step)
+      names = agreement.exchange(
+        name, self._barriers, 'the frozen checkpoint has a name'
+      )
+      self._frozen.begin(names[0])
+    return self._frozen.split(state)
 
   def restore(self, abstract: State, step: int | None = None) -> Restored:
     """Returns the newest checkpoint or that of `step`.
@@ -345,6 +385,12 @@ class FileCheckpointer:
     if replica:
       leaves = replica.broadcast(wanted, leaves)
       logging.info('Processes %s have read the checkpoint', readers)
+    if self._transforms.is_identity:
+      self._frozen.set_restored(
+        checkpoint.frozen_checkpoint, checkpoint.frozen_leaves
+      )
+    else:
+      self._frozen.set_restored(None, ())
     logging.info('Restored step %d from %s', step, path)
     return Restored(
       paths.unflatten(abstract, leaves),
@@ -387,6 +433,7 @@ class FileCheckpointer:
     """Removes those of killed jobs before any process writes."""
     if jax.process_index() == 0:
       paths.clean(self._directory)
+      frozen_checkpoint.remove_unused(self._directory)
     self._raise_if_any(None, 'temporary files are removed')
 
   def _raise_if_any(self, error: Exception | None, barrier: str) -> None:
@@ -428,6 +475,7 @@ class FileCheckpointer:
       except BaseException:
         # The step may be saved again.
         self._last_step = self.latest_step()
+        self._frozen.forget_unwritten()
         raise
 
   def check_for_errors(self) -> None:
@@ -449,12 +497,24 @@ class FileCheckpointer:
       logging.warning('%s', error)
     self._pool.shutdown(wait=False)
 
-  def _write(self, contents: writing.Contents[Any]) -> None:
+  def _write(
+    self,
+    contents: writing.Contents[Any],
+    frozen: writing.Contents[Any] | None = None,
+  ) -> None:
+    """Writes a checkpoint, and before it the frozen one if it is new."""
     with self._deadline.limiting():
-      self._write_checkpoint(contents)
+      if frozen and contents.frozen_checkpoint:
+        self._write_checkpoint(contents.frozen_checkpoint, frozen)
+        self._frozen.mark_written()
+      name = paths.checkpoint_name(contents.step, self._kind)
+      self._write_checkpoint(name, contents)
+      if jax.process_index() == 0:
+        self._delete_expired(contents.step)
 
-  def _write_checkpoint(self, contents: writing.Contents[Any]) -> None:
-    name = paths.checkpoint_name(contents.step, self._kind)
+  def _write_checkpoint(
+    self, name: str, contents: writing.Contents[Any]
+  ) -> None:
     final = self._directory / name
     try:
       writing.write(
@@ -469,8 +529,6 @@ class FileCheckpointer:
       raise CheckpointError(
         f'cannot write {final}: {e}; the checkpoints before it are untouched'
       ) from e
-    if jax.process_index() == 0:
-      self._delete_expired(contents.step)
 
   def _prepare(self, final: storage.Path) -> None:
     """Makes the folder of the checkpoints, once.

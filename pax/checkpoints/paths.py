@@ -42,6 +42,8 @@ TEMPORARY = 'tmp_'
 # In the names of folders that Orbax writes, and renames when they are complete.
 _ORBAX_TMP = '.orbax-checkpoint-tmp'
 _PREFIX = 'checkpoint_'
+# First characters of the names of checkpoints with frozen leaves.
+FROZEN = 'frozen_'
 _NAME = re.compile(rf'(?:{_PREFIX})?(\d+)')
 # First two bytes of a msgpack map of at most 15 entries with short keys.
 _MSGPACK_MAP = re.compile(rb'[\x80-\x8f][\xa0-\xbf]')
@@ -225,7 +227,8 @@ def clean(directory: storage.Path) -> None:
     is_part = path.name.startswith(TEMPORARY) or (
       path.name.startswith(_PREFIX) and _ORBAX_TMP in path.name
     )
-    if isinstance(path, storage.BucketPath) and path.name.startswith(_PREFIX):
+    is_named = path.name.startswith((_PREFIX, FROZEN))
+    if isinstance(path, storage.BucketPath) and is_named:
       is_part = not is_committed(path)
     if is_part:
       discard(path)

@@ -190,9 +190,9 @@ def _check_seconds(name: str, value: Any, advice: str) -> None:
 
 def _check_subdir(name: str) -> None:
   # A name with digits could be that of a checkpoint, `tmp_` is deleted.
-  if not re.fullmatch(r'(?!tmp_|\d|checkpoint_)[\w-][\w.-]*', name):
+  if not re.fullmatch(r'(?!tmp_|\d|checkpoint_|frozen_)[\w-][\w.-]*', name):
     raise ValueError(
       'todelete_subdir must be the name of a folder, without /, that does not'
-      " begin with a digit, tmp_ or checkpoint_, such as 'archive'; got"
-      f' {name!r}'
+      ' begin with a digit, tmp_, checkpoint_ or frozen_, such as'
+      f" 'archive'; got {name!r}"
     )

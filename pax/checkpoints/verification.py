@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import jax
 
@@ -40,16 +40,28 @@ class Metadata(TypedDict):
   num_processes: int
   # Seconds since 1970.
   saved_at: float
+  # Name of the checkpoint with the leaves that this one has not.
+  frozen_checkpoint: NotRequired[str]
 
 
-def create_metadata(step: int) -> Metadata:
-  """Returns the metadata of a checkpoint that this job writes."""
-  return {
+def create_metadata(
+  step: int, frozen_checkpoint: str | None = None
+) -> Metadata:
+  """Returns the metadata of a checkpoint that this job writes.
+
+  Args:
+    step: The training step.
+    frozen_checkpoint: Name of the checkpoint with the frozen leaves, if any.
+  """
+  metadata: Metadata = {
     'version': _VERSION,
     'step': step,
     'num_processes': jax.process_count(),
     'saved_at': time.time(),
   }
+  if frozen_checkpoint is not None:
+    metadata['frozen_checkpoint'] = frozen_checkpoint
+  return metadata
 
 
 def read_metadata(file: Path) -> dict[str, Any]:
@@ -116,6 +128,20 @@ def verify_metadata(
       f'{manifest.file(folder, 0, count)} is missing'
     )
   return entries or {}
+
+
+def frozen_checkpoint(folder: Path) -> str | None:
+  """Returns the name of the checkpoint with the frozen leaves, if any.
+
+  Args:
+    folder: A checkpoint that Pax wrote, or a copy without the data.
+
+  Raises:
+    CorruptCheckpointError: The metadata cannot be read.
+  """
+  is_folder = (folder / paths.METADATA_FILE).is_dir()
+  name = METADATA_IN_FOLDER if is_folder else paths.METADATA_FILE
+  return read_metadata(folder / name).get('frozen_checkpoint')
 
 
 def _check_items(folder: Path, sizes: Mapping[str, int]) -> None:

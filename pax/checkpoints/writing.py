@@ -23,7 +23,13 @@ import jax
 from absl import logging
 
 from pax import coordination_service, storage
-from pax.checkpoints import agreement, layouts, manifest, staging
+from pax.checkpoints import (
+  agreement,
+  layouts,
+  manifest,
+  staging,
+  verification,
+)
 from pax.checkpoints.types import CheckpointError
 
 _POLL_SECS = 0.01
@@ -40,6 +46,8 @@ class Contents(Generic[layouts.SnapshotT]):
   step: int
   # State of the training input of this process as JSON.
   input_text: str | None = None
+  # Name of the complete checkpoint with the frozen leaves, if any.
+  frozen_checkpoint: str | None = None
   # Functions that each write a further folder of the checkpoint, by its name.
   # All processes call them.
   items: Mapping[str, Callable[[pathlib.Path], None]] = dataclasses.field(
@@ -138,17 +146,20 @@ def _commit(
   entries: dict[str, manifest.Entry],
 ) -> None:
   """Completes the checkpoint when all processes have written their files."""
-  snapshot, step = contents.snapshot, contents.step
+  snapshot = contents.snapshot
+  metadata = verification.create_metadata(
+    contents.step, contents.frozen_checkpoint
+  )
   count = jax.process_count()
   for index in range(1, count):
     file = manifest.file(place.others or place.folder, index, count)
     wait_until(file.exists, str(file), place.folder)
-  entries.update(layout.finish(place.folder, snapshot, step, place.others))
+  entries.update(layout.finish(place.folder, snapshot, metadata, place.others))
   for name in contents.items:
     files = (f'{name}/{file}' for file in storage.files(place.folder / name))
     entries.update(manifest.file_entries(place.folder, files))
   manifest.write(place.folder, entries, 0, count)
-  layout.commit(place.folder, place.local, snapshot, step)
+  layout.commit(place.folder, place.local, snapshot, metadata)
   place.publish()
 
 

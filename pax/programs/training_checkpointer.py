@@ -9,7 +9,15 @@ from typing import Any
 import jax
 from absl import logging
 
-from pax import checkpoints, io_utils, partitioning, summaries, train_states
+from pax import (
+  checkpoints,
+  io_utils,
+  partitioning,
+  summaries,
+  tasks_lib,
+  train_states,
+)
+from pax.checkpoints import paths
 from pax.checkpoints import training_checkpointer as interface
 from pax.inputs import prefetch
 from pax.programs import initial_state
@@ -77,7 +85,10 @@ class TrainingCheckpointer(interface.TrainingCheckpointer):
     del metadata
     services = self.services
     io_utils.clear_training_end(services.job_log_dir)
-    self._num_train_steps = int(partitioner.task.train.num_train_steps)
+    task = partitioner.task
+    self._num_train_steps = int(task.train.num_train_steps)
+    if task.train.save_frozen_variables_once:
+      services.checkpoints.set_frozen_leaves(_frozen_leaves(partitioner))
     if self._step_to_restore is None:
       state, provenance = initial_state.create(
         partitioner,
@@ -233,3 +244,12 @@ class TrainingCheckpointer(interface.TrainingCheckpointer):
     if is_saved:
       services.goodput.mark_saved(step)
     self._activity.enter_context(services.goodput.record(goodput.STEP))
+
+
+def _frozen_leaves(partitioner: partitioning.Partitioner) -> list[str]:
+  """Returns the names of the variables that no step changes."""
+  mask = tasks_lib.get_frozen_var_mask(
+    partitioner.var_weight_hparams, partitioner.task.learners[0]
+  )
+  is_frozen = paths.flatten({'mdl_vars': mask})
+  return [name for name, frozen in is_frozen.items() if frozen]

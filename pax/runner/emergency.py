@@ -9,7 +9,7 @@ import os
 import pathlib
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import jax
 from absl import logging
@@ -155,6 +155,9 @@ class GuardedCheckpointer:
 
   def latest_step(self) -> int | None:
     return self._checkpointer.latest_step()
+
+  def set_frozen_leaves(self, leaves: Collection[str]) -> None:
+    self._checkpointer.set_frozen_leaves(leaves)
 
   def pin(self, step: int, *, permanently: bool = False) -> None:
     self._checkpointer.pin(step, permanently=permanently)

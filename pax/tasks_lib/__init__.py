@@ -51,6 +51,7 @@ from pax.tasks_lib.variable_masks import (
   get_excluded_var_mask_for_opt as get_excluded_var_mask_for_opt,
 )
 
+get_frozen_var_mask = variable_masks.get_frozen_var_mask
 get_excluded_var_mask_for_grad_or_opt = (
   variable_masks.get_excluded_var_mask_for_grad_or_opt
 )

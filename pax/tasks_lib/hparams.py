@@ -67,6 +67,9 @@ class Train(Parameterizable):
   save_keep_interval_duration: str | None = _field('12h', _DURATION)
   # Number of newest checkpoints to keep; None keeps all.
   save_max_to_keep: int | None = _field(10, ge=1)
+  # Whether variables that do not learn are saved once, in a checkpoint to which
+  # the others refer, instead of in each.
+  save_frozen_variables_once: bool = False
   # Steps dispatched to the devices before the loop waits for a loss.
   max_inflight_steps: int = _field(2, ge=0)
   # Steps between summaries.

@@ -81,6 +81,32 @@ def get_excluded_var_mask_for_grad(
   )
 
 
+def get_frozen_var_mask(
+  var_weight_hparams: Hparams, learner: learners.Learner
+) -> Nested[bool]:
+  """Returns the mask of variables that no training step changes.
+
+  They are the parameters that do not learn, and the variables of the other
+  collections, which the model updates, that are excluded by name.
+
+  Args:
+    var_weight_hparams: WeightHParams of the variables by collection.
+    learner: The learner of the task.
+  """
+  is_excluded = get_excluded_var_mask_for_grad_or_opt(
+    var_weight_hparams, learner, mask_all_non_trainable=False
+  )
+  is_learned = learner.bprop_mask(var_weight_hparams)
+  params = f'{base_layer.PARAMS}/'
+  return py_utils.map_with_path(
+    lambda path, learned, excluded: (
+      not learned if path.startswith(params) else excluded
+    ),
+    is_learned,
+    is_excluded,
+  )
+
+
 def filter_vars_for_grad_or_opt(
   mdl_vars: Nested[JTensor], excluded_for_grad: Nested[bool]
 ) -> Nested[JTensor | py_utils.BpropMaskedNode]:

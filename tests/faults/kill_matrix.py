@@ -25,6 +25,8 @@ LAYOUTS = {
   'pmap_one_file': ('WidePmap', ()),
   'pmap_tensorstore': ('WidePmap', ('--pmap_use_tensorstore',)),
 }
+# Layouts and the one with a frozen checkpoint.
+EXPERIMENTS = LAYOUTS | {'frozen': ('FrozenSpmd', ())}
 MODES = {
   'asynchronous': (),
   'synchronous': ('--nojax_fully_async_checkpoint',),
@@ -41,11 +43,11 @@ def create_job(
 
   Args:
     directory: Its directory.
-    layout: A key of `LAYOUTS`.
+    layout: A key of `EXPERIMENTS`.
     num_processes: Number of processes.
     mode: A key of `MODES`.
   """
-  exp, flags = LAYOUTS[layout]
+  exp, flags = EXPERIMENTS[layout]
   return harness.Job(
     directory,
     exp=f'{kill_points.__name__}.{exp}',

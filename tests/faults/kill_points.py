@@ -153,6 +153,17 @@ class WideSpmd(experiments.TinySpmd):
 
 
 @experiment_registry.register
+class FrozenSpmd(WideSpmd):
+  """The same with a layer that does not learn, which is saved once."""
+
+  def task(self) -> Any:
+    config = super().task()
+    config.train.learner.bprop_variable_exclusion = ['params/first/.*']
+    config.train.save_frozen_variables_once = True
+    return config
+
+
+@experiment_registry.register
 class WidePmap(WideSpmd):
   """The same on replicas."""
 

@@ -114,7 +114,7 @@ def test_every_call_of_a_job_that_continues(tmp_path, report, layout):
   chain.report(report, losses=kill_matrix.finish(job))
 
 
-@pytest.mark.parametrize('layout', ['spmd', 'pmap_one_file'])
+@pytest.mark.parametrize('layout', ['spmd', 'pmap_one_file', 'frozen'])
 def test_every_call_until_the_first_checkpoint(tmp_path, report, layout):
   """In one directory, in which each life starts from scratch."""
   steps = f'--set=NUM_STEPS={kill_matrix.STEPS}'
@@ -127,6 +127,8 @@ def test_every_call_until_the_first_checkpoint(tmp_path, report, layout):
   for at in _choose(names[: commit + 1], 0):
     chain.live(at, steps)
   chain.report(report, losses=kill_matrix.finish(job))
+  frozen = [path.name for path in job.directory.glob('checkpoints/frozen_*')]
+  assert frozen == ['frozen_00000000'] * (layout == 'frozen')
 
 
 @pytest.mark.parametrize('process', [0, 1])

@@ -169,3 +169,4 @@ def add_teacher(
   task_p.train.learner.bprop_variable_exclusion = [
     policy_networks.FROZEN_VARIABLES
   ]
+  task_p.train.save_frozen_variables_once = True

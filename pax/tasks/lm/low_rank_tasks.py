@@ -52,6 +52,7 @@ class LowRankSettings:
     _network(task_p.model).dtype = task_p.model.fprop_dtype
     task_p.train.learner.bprop_variable_exclusion = []
     task_p.train.learner.bprop_variable_inclusion = [_LEARNED]
+    task_p.train.save_frozen_variables_once = True
 
   def add_to_model(self, model_p: LayerTpl) -> None:
     """Adds the updates to a model.

@@ -63,6 +63,17 @@ def test_one_replica_reads_for_both(messages):
   assert [m['replica'] for m in messages] == [[1, values], [0, values]]
 
 
+def test_frozen_leaves_are_saved_once_by_both(directory, messages):
+  folder = directory / 'frozen/checkpoints'
+  assert sorted(path.name for path in folder.iterdir()) == [
+    'checkpoint_00000000',
+    'checkpoint_00000005',
+    'frozen_00000000',
+  ]
+  # A device has the first half of the values, in both processes.
+  assert [m['frozen'] for m in messages] == 2 * [[[0, 1, 2, 3], 5]]
+
+
 def test_the_deadline_names_the_process_that_is_missing(messages):
   first, second = messages
   assert first['missing'].startswith(

@@ -57,6 +57,7 @@ def main(address: str, process: str, directory: str) -> None:
   messages['replica'] = _restore_by_one_replica(directory)
   for layout, use_ocdbt in (('database', True), ('leaves', False)):
     _save(f'{directory}/{layout}', use_ocdbt, _large_arrays())
+  messages['frozen'] = _save_frozen(f'{directory}/frozen')
   # Process 1 writes nothing of it.
   _save(f'{directory}/scalar', use_ocdbt=True, params={'w': _numbers(())})
   impatient = checkpoints.create_checkpointer(
@@ -85,6 +86,24 @@ def _save(folder: str, use_ocdbt: bool, params: dict[str, jax.Array]) -> None:
   with jax.set_mesh(jax.make_mesh((4,), ('x',))):
     checkpointer.save(0, {'params': params})
   checkpointer.close()
+
+
+def _save_frozen(folder: str) -> list[Any]:
+  """Returns the leaves after a restart of a job with a frozen one."""
+  for step in (0, 5):
+    checkpointer = checkpoints.create_checkpointer(
+      checkpoints.CheckpointOptions(), folder
+    )
+    state = {'frozen': _numbers((8,), 'model'), 'step': _numbers(()) + step}
+    checkpointer.set_frozen_leaves(['frozen'])
+    if step:
+      checkpointer.restore(trees.abstract(state))
+    checkpointer.save(step, state, force=True)
+    checkpointer.wait()
+  restored = checkpointer.restore(trees.abstract(state)).state
+  checkpointer.close()
+  parts = [x.addressable_data(0) for x in restored.values()]
+  return [np.asarray(part).tolist() for part in parts]
 
 
 def _slice_part(data, axis, start, size, cut=host_arrays._slice) -> jax.Array:

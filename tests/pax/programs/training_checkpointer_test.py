@@ -86,7 +86,9 @@ def test_a_checkpoint_with_the_name_of_another_step(
   tmp_path, caplog, monkeypatch, step
 ):
   monkeypatch.setattr(initial_state, 'restore_target', lambda partitioner: None)
-  train = types.SimpleNamespace(num_train_steps=9)
+  train = types.SimpleNamespace(
+    num_train_steps=9, save_frozen_variables_once=False
+  )
   checkpointer = training_checkpointer.TrainingCheckpointer(
     types.SimpleNamespace(
       checkpoints=RenamedFolder(step), job_log_dir=str(tmp_path)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pax import partitioning, steps
+from pax import partitioning, steps, tasks_lib
 from pax.steps.train_step import _variable_norms
 from praxis import base_layer, pax_fiddle, py_utils
 from praxis.layers.quantization import linears, quantization_hparams
@@ -100,12 +100,25 @@ def test_equals_the_step_by_hand():
   assert int(state.step) == 3
 
 
-def test_excluded_variables_are_kept():
+_FIRST = {'params/first/linear/w', 'params/first/bias/b'}
+_SEEN = 'non_trainable/seen'
+
+
+@pytest.mark.parametrize(
+  ('patterns', 'kept'),
+  [
+    ({'bprop_variable_exclusion': 'params/first/.*'}, _FIRST),
+    (
+      {'bprop_variable_exclusion': [_SEEN, 'params/first/.*']},
+      {_SEEN, *_FIRST},
+    ),
+    # What is not included by name is excluded.
+    ({'bprop_variable_inclusion': 'params/second/.*'}, {_SEEN, *_FIRST}),
+  ],
+)
+def test_excluded_variables_are_kept(patterns, kept):
   config = tiny.task()
-  config.train.learner.bprop_variable_exclusion = [
-    'non_trainable/seen',
-    'params/first/.*',
-  ]
+  config.train.learner.set(**patterns)
   task = config.Instantiate()
   setup = _setup()
   step = _jitted(steps.train_step, task, setup.declared)
@@ -116,10 +129,12 @@ def test_excluded_variables_are_kept():
     tiny.batch(),
     _KEY,
   )
-  assert float(state.mdl_vars['non_trainable']['seen']) == 0.0
-  old, new = (s.mdl_vars['params'] for s in (setup.state, state))
-  jax.tree.map(np.testing.assert_array_equal, old['first'], new['first'])
-  assert not np.array_equal(old['second']['w'], new['second']['w'])
+  old, new = (
+    dict(py_utils.tree_paths(s.mdl_vars)) for s in (setup.state, state)
+  )
+  assert {x for x in old if np.array_equal(old[x], new[x])} == kept
+  mask = tasks_lib.get_frozen_var_mask(setup.declared, task.learners[0])
+  assert {path for path, frozen in py_utils.tree_paths(mask) if frozen} == kept
 
 
 def test_integers_are_not_trained():

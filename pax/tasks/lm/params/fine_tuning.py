@@ -329,6 +329,7 @@ class HuggingFaceLm(huggingface_model.FineTuning, quickstart.PythonSource):
       task_p.train.learner.bprop_variable_exclusion = [
         policy_networks.FROZEN_VARIABLES
       ]
+      task_p.train.save_frozen_variables_once = True
 
   def _has_reference(self) -> bool:
     if self.OBJECTIVE == 'rewards':

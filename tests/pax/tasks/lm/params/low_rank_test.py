@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from pax import main
+from pax.checkpoints import checkpoint_reader, paths
 from pax.huggingface import safetensors
 from tests.integration import binary
 from tests.pax.huggingface import job_runs, reference_models
@@ -82,6 +83,18 @@ def _check_frozen(leaves, first):
   assert all(map(_is_factor, states))
 
 
+def _check_saved_once(job):
+  """Checks that no checkpoint but the frozen one has a variable of the model."""
+  folder = job / 'checkpoints'
+  steps = paths.steps(folder)
+  assert len(steps) > 1
+  assert [path.name for path in folder.glob('frozen_*')] == ['frozen_00000000']
+  for path in steps.values():
+    reader = checkpoint_reader.CheckpointReader(path)
+    variables = {x for x in reader.shapes if x.startswith('mdl_vars.')}
+    assert reader.frozen_leaves == {x for x in variables if not _is_factor(x)}
+
+
 def test_updates_alone_learn_continue_and_are_exported(tmp_path, folder, capfd):
   job, cut, output = (tmp_path / x for x in ('job', 'cut', 'output'))
   words = ['--set=NUM_TRAIN_STEPS=20', '--set=LORA_DROPOUT=0.1']
@@ -94,6 +107,7 @@ def test_updates_alone_learn_continue_and_are_exported(tmp_path, folder, capfd):
   for name, value in whole.items():
     np.testing.assert_array_equal(resumed[name], value, err_msg=name)
   _check_frozen(whole, first)
+  _check_saved_once(cut)
   losses = list(binary.losses(job).values())
   assert losses[-1] < losses[0] - 0.5
   # The model with its updates writes the same texts.
