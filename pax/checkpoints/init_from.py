@@ -223,6 +223,7 @@ class LeafLoader:
     used = set(shared.values())
     if network is None:
       low_rank_updates.check_used(source.path, source.shapes, used)
+    low_rank_updates.check_magnitudes(source.path, shared, self.metadata)
     if is_full and (missing := source.shapes.keys() - used):
       name = min(missing)
       raise CheckpointError(

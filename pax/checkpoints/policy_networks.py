@@ -22,7 +22,9 @@ TEACHER = 'teacher_lm'
 
 _POLICIES = ('mdl', NETWORK)
 _TEACHER_PREFIX = 'teacher_'
-_REFERENCE_FACTOR = re.compile(r'(mdl_vars\..*\.)ref_((?:\w+_)?lora_[ab])')
+_REFERENCE_FACTOR = re.compile(
+  r'(mdl_vars\..*\.)ref_((?:\w+_)?lora_(?:a|b|magnitude_delta))'
+)
 _LEAF = re.compile(rf'(mdl_vars\.\w+)\.(ref_|{_TEACHER_PREFIX})?(mdl|lm)\.(.*)')
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import pathlib
 import zlib
@@ -51,7 +52,8 @@ class AdapterLeaves:
 
     Args:
       path: The folder of the adapter.
-      model_path: The folder of its model, for config.json.
+      model_path: The folder of its model, for config.json, and for the weights
+        where the state has magnitudes.
       state: Shapes of the leaves of the state by name.
       fresh: Returns the initial value of the leaf of a name.
 
@@ -76,6 +78,7 @@ class AdapterLeaves:
       peft_adapters.read(path),
       state,
       families.find_family(config, has_mtp=has_mtp).stores_inputs_first,
+      _WeightReader(model_path, has_mtp=has_mtp),
     )
     for variable in variables:
       if leaves := updates.get(checkpoint_tensors.leaf_name(variable)):
@@ -99,6 +102,23 @@ class AdapterLeaves:
     }
 
 
+class _WeightReader:
+  """Reads weights of a model folder, which is opened when it is needed."""
+
+  def __init__(self, path: pathlib.Path, *, has_mtp: bool):
+    self._path = path
+    self._has_mtp = has_mtp
+
+  @functools.cached_property
+  def _folder(self) -> model_folder.ModelFolder:
+    return model_folder.ModelFolder.open(self._path, has_mtp=self._has_mtp)
+
+  def read(self, layout: WeightLayout, dtype: np.dtype) -> np.ndarray:
+    """Returns the variable of a tensor with the values that a dtype has."""
+    tensor = self._folder.entries[layout.tensor].memory_map()
+    return layout.to_variable(tensor).astype(dtype)
+
+
 class _Reading:
   """Leaves while updates are assigned to them."""
 
@@ -108,6 +128,7 @@ class _Reading:
     modules: Mapping[str, ModuleUpdate],
     state: Mapping[str, jax.ShapeDtypeStruct],
     stores_inputs_first: bool,
+    weights: _WeightReader,
   ):
     """Assigns nothing yet.
 
@@ -116,11 +137,13 @@ class _Reading:
       modules: Its updates by the names of modules.
       state: Shapes of the leaves of the state by name.
       stores_inputs_first: Whether tensors are [inputs, outputs].
+      weights: Reads the weights of the model.
     """
     self._path = path
     self._modules = modules
     self._state = state
     self._stores_inputs_first = stores_inputs_first
+    self._weights = weights
     self._arrays: dict[str, np.ndarray] = {}
     # Not a number where no update is known.
     self._scales: dict[str, np.ndarray] = {}
@@ -137,22 +160,20 @@ class _Reading:
       ValueError: An update has another shape, a larger rank, or another scale
         than others of its layer.
     """
-    names = [peft_adapters.module_of(x.tensor) for x in variable.layouts]
-    found = [self._modules.get(name) for name in names]
+    modules = [peft_adapters.module_of(x.tensor) for x in variable.layouts]
+    found = [self._modules.get(name) for name in modules]
     if not any(found):
       return
     num_axes = len(variable.stack_shape)
-    shapes = [self._state[x].shape for x in (leaves.a, leaves.b)]
-    factors = [
-      self._factors(layout, update, *(shape[num_axes:] for shape in shapes))
+    of_tensors = [
+      self._of_tensor(layout, update, leaves, num_axes)
       for layout, update in zip(variable.layouts, found, strict=True)
     ]
-    for leaf, shape, parts in zip(
-      (leaves.a, leaves.b), shapes, zip(*factors, strict=True), strict=True
-    ):
-      self._arrays[leaf] = np.stack(parts).reshape(shape)
+    for leaf in of_tensors[0]:
+      value = np.stack([arrays[leaf] for arrays in of_tensors])
+      self._arrays[leaf] = value.reshape(self._state[leaf].shape)
     self._add_scales(leaves.scale, found)
-    self._unused.difference_update(names)
+    self._unused.difference_update(modules)
 
   def finish(self, fresh: Callable[[str], jax.Array]) -> dict[str, np.ndarray]:
     """Returns the leaves.
@@ -178,6 +199,41 @@ class _Reading:
         scales = np.where(np.isnan(scales), initial, scales)
       self._arrays[leaf] = scales
     return self._arrays
+
+  def _of_tensor(
+    self,
+    layout: WeightLayout,
+    update: ModuleUpdate | None,
+    leaves: LowRankLeaves,
+    num_axes: int,
+  ) -> dict[str, np.ndarray]:
+    """Returns the parts of leaves that a tensor has, by leaf.
+
+    Args:
+      layout: Of the weight.
+      update: That of its module; None: none.
+      leaves: Names of the leaves.
+      num_axes: Number of dimensions of leaves that stack tensors.
+
+    Raises:
+      ValueError: The state has no place for the update.
+    """
+    shape_a, shape_b = (
+      self._state[x].shape[num_axes:] for x in (leaves.a, leaves.b)
+    )
+    a, b = self._factors(layout, update, shape_a, shape_b)
+    arrays = {leaves.a: a, leaves.b: b}
+    if leaves.magnitude_delta is not None:
+      dtype = self._state[leaves.weight].dtype
+      delta = self._magnitude_delta(layout, update, a, b, dtype)
+      arrays[leaves.magnitude_delta] = delta
+    elif update is not None and update.magnitude is not None:
+      raise ValueError(
+        f'the model must have the magnitudes of {self._path}, whose'
+        ' adapter_config.json has use_dora, got one without; set'
+        ' LORA_USE_DORA=True'
+      )
+    return arrays
 
   def _factors(
     self,
@@ -225,6 +281,37 @@ class _Reading:
       a_i[:, : len(columns)] = update.a[columns].T
       b_i[:, : len(columns)] = update.b[rows_i][:, columns]
     return a, b
+
+  def _magnitude_delta(
+    self,
+    layout: WeightLayout,
+    update: ModuleUpdate | None,
+    a: np.ndarray,
+    b: np.ndarray,
+    dtype: np.dtype,
+  ) -> np.ndarray:
+    """Returns how an update changes the norms of outputs, [..., O].
+
+    Args:
+      layout: Of the weight.
+      update: That of its module; None: none.
+      a: Its factor A [..., I, R].
+      b: Its factor B [..., O, R].
+      dtype: That of the weight in the state.
+    """
+    if update is None:
+      return np.zeros(b.shape[:-1], np.float32)
+    product = a @ b.swapaxes(-1, -2)
+    weight = self._weights.read(layout, dtype)
+    matrices = layout.to_matrices(weight, product.shape)
+    norms = low_rank_leaves.output_norms(matrices)
+    if update.magnitude is None:
+      scale = np.float32(update.alpha / update.rank)
+      return low_rank_leaves.output_norms(matrices + scale * product) - norms
+    rows = peft_adapters.output_rows(
+      layout, a.shape[-2], self._stores_inputs_first
+    )
+    return update.magnitude[rows.reshape(norms.shape)] - norms
 
   def _add_scales(self, leaf: str, found: list[ModuleUpdate | None]) -> None:
     size = math.prod(self._state[leaf].shape)

@@ -112,7 +112,7 @@ class CheckpointVariables:
       update = self.updates.get(leaf_name(variable))
       if update is None:
         continue
-      leaves = self.read(dataclasses.astuple(update))
+      leaves = self.read(update.needed)
       factors = update.factors(variable, leaves)
       yield from zip(variable.tensors, variable.layouts, factors, strict=True)
 
@@ -252,13 +252,16 @@ class CheckpointTensors:
   ) -> Iterator[tuple[str, WeightLayout, np.ndarray]]:
     """Yields the variable of each tensor, with its update."""
     leaf = leaf_name(variable)
-    parts = variable.unstack(leaves.pop(leaf))
-    if leaf not in self.source.updates:
+    update = self.source.updates.get(leaf)
+    factors = None if update is None else update.factors(variable, leaves)
+    parts = variable.unstack(leaves[leaf])
+    if factors is None:
+      del leaves[leaf]
       yield from parts
       return
-    factors = self.source.updates[leaf].factors(variable, leaves)
-    for (name, layout, part), (a, b, scale) in zip(parts, factors, strict=True):
-      yield name, layout, part.astype(np.float32) + layout.product(scale * a, b)
+    for (name, layout, part), of_tensor in zip(parts, factors, strict=True):
+      yield name, layout, of_tensor.add_to(part, layout)
+    del leaves[leaf]
 
   def _copies_of(self, name: str) -> list[str]:
     return [copy for copy, source in self.copies.items() if source == name]
@@ -275,7 +278,7 @@ class CheckpointTensors:
     for leaf in map(leaf_name, variables):
       names.append(leaf)
       if leaf in self.source.updates:
-        names.extend(dataclasses.astuple(self.source.updates[leaf]))
+        names.extend(self.source.updates[leaf].names)
     return self.source.read(names)
 
 
@@ -307,7 +310,7 @@ def _check_leaves(source: CheckpointVariables, path: storage.Path) -> None:
       )
   known = set(map(leaf_name, source.variables))
   for update in source.updates.values():
-    known.update(dataclasses.astuple(update))
+    known.update(update.names)
   if others := {
     x
     for x in saved

@@ -26,11 +26,13 @@ _WEIGHTS_FILE = 'adapter_model.safetensors'
 _CONFIG_FILE = 'adapter_config.json'
 _PREFIX = 'base_model.model.'
 _SUFFIX = '.weight'
-_FACTOR = re.compile(rf'{re.escape(_PREFIX)}(.*)\.lora_([AB])\.weight')
+_MAGNITUDE = 'lora_magnitude_vector'
+_FACTOR = re.compile(
+  rf'{re.escape(_PREFIX)}(.*)\.(lora_A\.weight|lora_B\.weight|{_MAGNITUDE})'
+)
 # Settings that change more than the update of a module, and what they are
 # without effect.
 _UNSUPPORTED = {
-  'use_dora': False,
   'bias': 'none',
   'lora_bias': False,
   'modules_to_save': None,
@@ -43,12 +45,15 @@ _CHANGES_WEIGHTS = ('corda', 'loftq', 'olora', 'pissa')
 
 
 class ModuleUpdate(NamedTuple):
-  """The update of a module, alpha / r * b a."""
+  """The update of a module, alpha / r * b a, with the norms of its rows."""
 
   # [r, inputs] and [outputs, r].
   a: np.ndarray
   b: np.ndarray
   alpha: float
+  # [outputs], the norms of the rows of the updated weight (DoRA); None: those
+  # of the sum.
+  magnitude: np.ndarray | None = None
 
   @property
   def rank(self) -> int:
@@ -126,6 +131,7 @@ def make_config(
       list(modules) if family.is_part else _targets(modules, matrices)
     ),
     'fan_in_fan_out': family.stores_inputs_first,
+    'use_dora': any(x.magnitude is not None for x in modules.values()),
     'lora_dropout': 0.0,
     'bias': 'none',
     'inference_mode': True,
@@ -148,6 +154,8 @@ def write(
   for name, update in modules.items():
     tensors[f'{_PREFIX}{name}.lora_A.weight'] = update.a
     tensors[f'{_PREFIX}{name}.lora_B.weight'] = update.b
+    if update.magnitude is not None:
+      tensors[f'{_PREFIX}{name}.{_MAGNITUDE}'] = update.magnitude
   header = safetensors.make_header(
     {name: (x.shape, x.dtype) for name, x in tensors.items()},
     {'format': 'pt'},
@@ -209,18 +217,39 @@ def read(folder: pathlib.Path) -> dict[str, ModuleUpdate]:
         f' {name}; train without it, or merge the adapter into its model'
       )
     module = multimodal.module_of_language_model(match[1])
-    factors[module][match[2]] = entry.read().astype(np.float32)
-  updates = {}
-  for module, of_module in factors.items():
-    a, b = (of_module.get(letter) for letter in 'AB')
-    if a is None or b is None or a.shape[0] != b.shape[-1]:
-      shapes = {f'lora_{x}': list(v.shape) for x, v in of_module.items()}
-      raise ValueError(
-        f'{module} in {folder} must have lora_A [r, inputs] and lora_B'
-        f' [outputs, r], got {shapes}; copy the file again'
-      )
-    updates[module] = ModuleUpdate(a, b, _alpha(config, module, len(a)))
-  return updates
+    kind = match[2].removesuffix(_SUFFIX)
+    factors[module][kind] = entry.read().astype(np.float32)
+  return {
+    module: _module_update(folder, config, module, of_module)
+    for module, of_module in factors.items()
+  }
+
+
+def _module_update(
+  folder: pathlib.Path,
+  config: Mapping[str, Any],
+  module: str,
+  factors: Mapping[str, np.ndarray],
+) -> ModuleUpdate:
+  a, b = (factors.get(f'lora_{letter}') for letter in 'AB')
+  magnitude = factors.get(_MAGNITUDE)
+  has_magnitude = bool(config.get('use_dora'))
+  expected = 'lora_A [r, inputs] and lora_B [outputs, r]'
+  if has_magnitude:
+    expected += f' and, with use_dora, {_MAGNITUDE} [outputs]'
+  if (
+    a is None
+    or b is None
+    or a.shape[0] != b.shape[-1]
+    or has_magnitude != (magnitude is not None)
+    or (magnitude is not None and magnitude.shape != b.shape[:1])
+  ):
+    shapes = {name: list(x.shape) for name, x in factors.items()}
+    raise ValueError(
+      f'{module} in {folder} must have {expected}, got {shapes}; copy the file'
+      ' again'
+    )
+  return ModuleUpdate(a, b, _alpha(config, module, len(a)), magnitude)
 
 
 def _alpha(config: Mapping[str, Any], module: str, rank: int) -> float:
@@ -241,9 +270,12 @@ def _sum(
 ) -> ModuleUpdate:
   """Returns the update of a module of those of its parts."""
   factors_a, factors_b = [], []
-  for layout, (a, b, _) in parts:
+  num_outputs = parts[0][0].tensor_shape[1 if stores_inputs_first else 0]
+  magnitude = np.full(num_outputs, np.nan, np.float32)
+  for layout, (a, b, _, of_part) in parts:
     rows = output_rows(layout, a.shape[-2], stores_inputs_first)
-    num_outputs = layout.tensor_shape[1 if stores_inputs_first else 0]
+    if of_part is not None:
+      magnitude[rows.reshape(-1)] = of_part.reshape(-1)
     num_matrices = math.prod(a.shape[:-2])
     for a_i, b_i, rows_i in zip(
       a.reshape(num_matrices, *a.shape[-2:]),
@@ -258,7 +290,15 @@ def _sum(
   a, b = np.concatenate(factors_a), np.concatenate(factors_b, axis=1)
   # All parts have one scale.
   scale = float(parts[0][1].scale)
-  return ModuleUpdate(a, b, float(f'{scale * len(a):.6g}'))
+  alpha = float(f'{scale * len(a):.6g}')
+  if np.isnan(magnitude).all():
+    return ModuleUpdate(a, b, alpha)
+  if np.isnan(magnitude).any():
+    raise ValueError(
+      'an adapter with magnitudes must have those of all outputs of a module,'
+      f' got a part of {parts[0][0].tensor}; leave out --adapter'
+    )
+  return ModuleUpdate(a, b, alpha, magnitude)
 
 
 def output_rows(

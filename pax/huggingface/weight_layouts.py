@@ -82,16 +82,25 @@ class WeightLayout:
     ordered = variable.reshape(self._ordered_shape())
     return ordered.transpose(np.argsort(self.axes))
 
-  def product(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Returns a low-rank matrix in the layout of the variable.
+  def to_matrices(
+    self, variable: np.ndarray, shape: tuple[int, ...]
+  ) -> np.ndarray:
+    """Returns the matrices [..., I, O] of the variable.
 
     Args:
-      a: The factor of inputs, [..., I, R].
-      b: That of outputs, [..., O, R].
+      variable: The variable.
+      shape: That of the matrices.
     """
-    factors = (b, a) if self.has_outputs_first else (a, b)
-    matrix = factors[0] @ factors[1].swapaxes(-1, -2)
-    return matrix.reshape(self.variable_shape)
+    if not self.has_outputs_first:
+      return variable.reshape(shape)
+    *stack, inputs, outputs = shape
+    return variable.reshape(*stack, outputs, inputs).swapaxes(-1, -2)
+
+  def from_matrices(self, matrices: np.ndarray) -> np.ndarray:
+    """Returns the variable of matrices [..., I, O]."""
+    if self.has_outputs_first:
+      matrices = matrices.swapaxes(-1, -2)
+    return matrices.reshape(self.variable_shape)
 
   def take(
     self, *part: slice, merged_shape: tuple[int, ...] | None = None

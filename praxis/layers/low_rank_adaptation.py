@@ -6,9 +6,14 @@ matrix W [I, O] and s = lora_alpha / rank. B starts at zero. A learner that
 freezes W trains A and B only, and computes no gradient of W. In training, the
 inputs of A may have dropout.
 
+With `use_dora` each output of the sum has the norm |W| + d, with a vector d [O]
+that starts at zero and learns, too: the weight is
+(|W| + d) (W + s A B^T) / |W + s A B^T|. As in the paper, no gradient flows
+through the norm that divides.
+
 Shapes: I inputs, O outputs, R rank, K matrices of a weight, such as experts.
 
-References: LoRA, arXiv:2106.09685
+References: LoRA, arXiv:2106.09685; DoRA, arXiv:2402.09353
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import fiddle as fdl
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -37,9 +43,11 @@ from praxis.layers import (
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 
 # Paths of the variables that learn.
-FACTORS = r'.*/(?!ref_)(\w+_)?lora_[ab]'
+FACTORS = r'.*/(?!ref_)(\w+_)?lora_(a|b|magnitude_delta)'
 
 _REFERENCE = 'ref_'
+# End of the name of d.
+_DELTA = 'magnitude_delta'
 _APPLIES_REFERENCE = contextvars.ContextVar('applies_reference', default=False)
 
 
@@ -99,11 +107,24 @@ class LowRankUpdates(base_layer.BaseLayer):
       weight: name of the variable.
     """
     a, b = self._factors(weight)
+    return self._to_layout(
+      weight, jnp.einsum('...ir,...or->...io', self._scaled(a), b)
+    )
+
+  def updated_weight(self, weight: str = 'w') -> Float[Array, '...']:
+    """Returns the weight that the layer multiplies by, in its layout.
+
+    Args:
+      weight: name of the variable.
+    """
+    return self.theta[weight] + self.weight_update(weight)
+
+  def _to_layout(
+    self, weight: str, matrices: Float[Array, '*K I O']
+  ) -> Float[Array, '...']:
     declared = self._float_declaration(weight)
     return weight_matrices.from_matrices(
-      jnp.einsum('...ir,...or->...io', self._scaled(a), b),
-      tuple(declared.shape),
-      self._factor_axes(declared),
+      matrices, tuple(declared.shape), self._factor_axes(declared)
     )
 
   def _adapted_weights(self) -> list[str]:
@@ -125,23 +146,32 @@ class LowRankUpdates(base_layer.BaseLayer):
     size = lambda dims: math.prod(declared.shape[i] for i in dims)
     init = self._init_of_a(declared, size(inputs))
     zero = WeightInit.Constant(0.0)
-    for letter, dims, init_of_factor in (
-      ('a', inputs, init),
-      ('b', outputs, zero),
-    ):
+    rank_dims = [self._rank]
+    variables = [
+      ('a', inputs, rank_dims, init),
+      ('b', outputs, rank_dims, zero),
+    ]
+    if self._has_magnitude:
+      variables.append((_DELTA, outputs, [], zero))
+    for suffix, dims, channels, init_of_variable in variables:
       split = declared.tensor_split_dims_mapping
       if split is not None:
         merged = base_layer.merge_splits([split[i] for i in dims])
-        split = [*(split[i] for i in stack), merged, None]
-      factor = WeightHParams(
-        shape=[*(declared.shape[i] for i in stack), size(dims), self._rank],
-        init=init_of_factor,
+        split = [*(split[i] for i in stack), merged, *(None for _ in channels)]
+      variable = WeightHParams(
+        shape=[*(declared.shape[i] for i in stack), size(dims), *channels],
+        init=init_of_variable,
         dtype=jnp.float32,
         mesh_shape=self.mesh_shape,
         tensor_split_dims_mapping=split,
         active_fraction=declared.active_fraction,
       )
-      self.create_variable(prefix + _factor_name(weight, letter), factor)
+      self.create_variable(prefix + _variable_name(weight, suffix), variable)
+
+  @property
+  def _has_magnitude(self) -> bool:
+    """Whether the norms of outputs learn, too."""
+    return False
 
   def _create_scale(self, scale: float) -> None:
     # A variable, so that a checkpoint has all of the update.
@@ -166,6 +196,11 @@ class LowRankUpdates(base_layer.BaseLayer):
   def _factors(
     self, weight: str
   ) -> tuple[Float[Array, '*K I R'], Float[Array, '*K O R']]:
+    a, b = (self._learned(weight, letter) for letter in 'ab')
+    return a, b
+
+  def _learned(self, weight: str, suffix: str) -> Float[Array, '...']:
+    """Returns a variable of the update of a weight, or of its reference."""
     prefix = ''
     if _APPLIES_REFERENCE.get():
       if not self.has_reference:
@@ -174,10 +209,7 @@ class LowRankUpdates(base_layer.BaseLayer):
           ' the updates of a reference, got False; set it'
         )
       prefix = _REFERENCE
-    a, b = (
-      self.theta[prefix + _factor_name(weight, letter)] for letter in 'ab'
-    )
-    return a, b
+    return self.theta[prefix + _variable_name(weight, suffix)]
 
   def _scaled(self, x: Float[Array, '*B']) -> Float[Array, '*B']:
     if self.lora_alpha is None:
@@ -193,8 +225,63 @@ class AdaptedWeights(LowRankUpdates):
   lora_rank: int = 0
   # The probability that an input of A is dropped in training.
   lora_dropout_prob: float = 0.0
+  # Whether the norm of each output of the weight learns, too (DoRA).
+  use_dora: bool = False
 
   _RANK_FIELD = 'lora_rank'
+
+  def updated_weight(self, weight: str = 'w') -> Float[Array, '...']:
+    """Returns the weight that the layer multiplies by, in its layout.
+
+    Args:
+      weight: name of the variable.
+    """
+    updated = super().updated_weight(weight)
+    if not self.use_dora:
+      return updated
+    gain = self._gain(weight).astype(updated.dtype)
+    return updated * self._to_layout(
+      weight,
+      jnp.broadcast_to(gain[..., None, :], self._matrices(weight).shape),
+    )
+
+  @property
+  def _has_magnitude(self) -> bool:
+    return self.use_dora
+
+  def _matrices(self, weight: str) -> Float[Array, '*K I O']:
+    declared = self._float_declaration(weight)
+    return weight_matrices.to_matrices(
+      self.theta[weight], self._factor_axes(declared)
+    )
+
+  def _gain(self, weight: str) -> Float[Array, '*K O']:
+    """Returns the learned norm of each output, divided by that of the sum."""
+    a, b = (
+      jax.lax.stop_gradient(x).astype(jnp.float32)
+      for x in self._factors(weight)
+    )
+    a = self._scaled(a)
+    w = jax.lax.stop_gradient(self._matrices(weight))
+    square = jnp.sum(jnp.square(w.astype(jnp.float32)), axis=-2)
+    # |W + A B^T|^2 without the sum, which has the size of W.
+    product = jnp.einsum(
+      '...io,...ir->...or',
+      w,
+      a.astype(w.dtype),
+      preferred_element_type=jnp.float32,
+    )
+    gram = jnp.einsum('...ir,...is->...rs', a, a)
+    of_sum = (
+      square
+      + 2.0 * jnp.sum(product * b, axis=-1)
+      + jnp.einsum('...or,...rs,...os->...o', b, gram, b)
+    )
+    delta = self._learned(weight, _DELTA).astype(jnp.float32)
+    # Outputs without weights have no direction.
+    is_zero = of_sum <= 0.0
+    norm = jnp.sqrt(jnp.where(is_zero, 1.0, of_sum))
+    return jnp.where(is_zero, 1.0, (jnp.sqrt(square) + delta) / norm)
 
   def _init_of_a(
     self, declared: WeightHParams, num_inputs: int
@@ -230,18 +317,26 @@ class LowRankAdaptation(AdaptedWeights):
     )
     low = self._scaled(low)
 
-    def update(low: Array, b: Array, outputs: Array) -> Array:
+    gain = self._gain('w') if self.use_dora else None
+    bias = self.theta.b if getattr(self, 'use_bias', False) else None
+
+    def update(outputs: Array, low: Array, matrix: Any) -> Array:
       dims = outputs.shape[len(batch) :]
       of_output = 'xy'[: len(dims)]
-      return jnp.einsum(
-        f'...r,{of_output}r->...{of_output}', low, b.reshape(*dims, self._rank)
+      product = jnp.einsum(
+        f'...r,{of_output}r->...{of_output}',
+        low,
+        b[matrix].reshape(*dims, self._rank),
       )
+      if gain is None:
+        return outputs + product
+      shift = 0.0 if bias is None else bias[matrix].reshape(dims)
+      scale = gain[matrix].reshape(dims).astype(outputs.dtype)
+      return (outputs - shift + product) * scale + shift
 
     if not stack:
-      return outputs + update(low, b, outputs)
-    return tuple(
-      x + update(low[..., i, :], b[i], x) for i, x in enumerate(outputs)
-    )
+      return update(outputs, low, ...)
+    return tuple(update(x, low[..., i, :], i) for i, x in enumerate(outputs))
 
   def _num_input_dims(self) -> int:
     """Returns the number of dimensions of inputs that the weight contracts."""
@@ -264,8 +359,8 @@ class AdaptedAttentionProjection(
   """A projection to or from heads with a low-rank update."""
 
   def product_weight(self) -> Float[Array, '...'] | None:
-    """Returns the sum of the weight and the update."""
-    return self.theta.w + self.weight_update()
+    """Returns the weight with its update."""
+    return self.updated_weight()
 
   def _num_input_dims(self) -> int:
     return 2 if self.is_output_projection else 1
@@ -295,6 +390,12 @@ class AdaptedFeedForwardMoe(
         f' the weights of experts are summed, got {self.lora_dropout_prob}; set'
         ' it to 0, or adapt attention alone'
       )
+    if self.use_dora and self.expert_weight_shards > 1:
+      raise ValueError(
+        f'{type(self).__name__} {self.name!r} must have expert_weight_shards=1'
+        ' with use_dora, as a shard of wo has a part of the inputs, got'
+        f' {self.expert_weight_shards}; set it to 1, or use_dora=False'
+      )
 
   def _adapted_weights(self) -> list[str]:
     return [
@@ -306,12 +407,12 @@ class AdaptedFeedForwardMoe(
   def _concatenate_shards(
     self, name: str, hidden_axis: int
   ) -> Float[Array, 'E ...']:
-    weight = super()._concatenate_shards(name, hidden_axis)
     shards = [f'{name}_{i}' for i in range(self.expert_weight_shards)]
     if shards[0] not in self._adapted_weights():
-      return weight
-    updates = [self.weight_update(shard) for shard in shards]
-    return weight + jnp.concatenate(updates, axis=hidden_axis)
+      return super()._concatenate_shards(name, hidden_axis)
+    return jnp.concatenate(
+      [self.updated_weight(shard) for shard in shards], axis=hidden_axis
+    )
 
 
 _ADAPTED: Mapping[type, type] = {
@@ -351,5 +452,5 @@ def add_updates(layer_tpl: LayerTpl, **fields: Any) -> None:
     )
 
 
-def _factor_name(weight: str, letter: str) -> str:
-  return f'lora_{letter}' if weight == 'w' else f'{weight}_lora_{letter}'
+def _variable_name(weight: str, suffix: str) -> str:
+  return f'lora_{suffix}' if weight == 'w' else f'{weight}_lora_{suffix}'

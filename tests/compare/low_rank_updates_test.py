@@ -49,6 +49,8 @@ def _random_updates(shapes):
       return jnp.full(x.shape, _ALPHA / _RANK, x.dtype)
     if 'lora_' not in name:
       return None
+    if name.endswith('magnitude_delta'):
+      return jnp.asarray(0.05 * numbers.uniform(size=x.shape), x.dtype)
     return jnp.asarray(0.15 * numbers.normal(size=x.shape), x.dtype)
 
   return jax.tree_util.tree_map_with_path(draw, shapes)
@@ -79,14 +81,14 @@ def _write_job(job, folder, variables):
 class _AdaptedModel:
   """A model of transformers with random updates in a checkpoint."""
 
-  def __init__(self, name, targets, tmp_path):
+  def __init__(self, name, targets, tmp_path, *, use_dora=False):
     self.base = tmp_path / 'base'
     self.job = tmp_path / 'job'
     model = references.make_model(name)
     model.save_pretrained(self.base)
     folder = model_folder.ModelFolder.open(self.base)
     updates = low_rank_tasks.LowRankSettings(
-      rank=_RANK, alpha=_ALPHA, targets=targets
+      rank=_RANK, alpha=_ALPHA, targets=targets, use_dora=use_dora
     )
     ours = loaded_models.LoadedModel(
       folder, references.NUM_NEW_TOKENS, change=updates.add_to_model
@@ -113,17 +115,19 @@ class _AdaptedModel:
     np.testing.assert_array_equal(self.greedy, outputs['greedy'])
 
 
+@pytest.mark.parametrize('use_dora', [False, True])
 @pytest.mark.parametrize('name', _MODELS)
-def test_an_exported_model_has_the_updates(name, tmp_path):
-  adapted = _AdaptedModel(name, 'all', tmp_path)
+def test_an_exported_model_has_the_updates(name, use_dora, tmp_path):
+  adapted = _AdaptedModel(name, 'all', tmp_path, use_dora=use_dora)
   conversion.to_huggingface(adapted.job, tmp_path / 'output')
   adapted.check(references.load_model(tmp_path / 'output'))
 
 
+@pytest.mark.parametrize('use_dora', [False, True])
 @pytest.mark.parametrize('name', _MODELS)
-def test_peft_adds_an_exported_adapter(name, tmp_path):
+def test_peft_adds_an_exported_adapter(name, use_dora, tmp_path):
   targets = 'attention' if name in _EXPERTS else 'all'
-  adapted = _AdaptedModel(name, targets, tmp_path)
+  adapted = _AdaptedModel(name, targets, tmp_path, use_dora=use_dora)
   conversion.to_peft(adapted.job, tmp_path / 'adapter')
   base = references.load_model(adapted.base)
   model = peft.PeftModel.from_pretrained(base, tmp_path / 'adapter')
@@ -140,8 +144,9 @@ _TARGETS = {
 }
 
 
+@pytest.mark.parametrize('use_dora', [False, True])
 @pytest.mark.parametrize('name', _TARGETS)
-def test_an_adapter_of_peft_gives_its_logits(name, tmp_path):
+def test_an_adapter_of_peft_gives_its_logits(name, use_dora, tmp_path):
   model = references.make_model(name)
   model.save_pretrained(tmp_path / 'base')
   lora = peft.LoraConfig(
@@ -151,13 +156,21 @@ def test_an_adapter_of_peft_gives_its_logits(name, tmp_path):
     alpha_pattern={_TARGETS[name][0]: 2 * _ALPHA},
     use_rslora=True,
     fan_in_fan_out=name == 'gpt2',
+    use_dora=use_dora,
     # Random factors.
     init_lora_weights=False,
   )
   adapted = peft.get_peft_model(model, lora)
+  for key, x in adapted.named_parameters():
+    if 'magnitude' in key:
+      # Initially it is the norm of the sum.
+      x.data *= 1.0 + 0.2 * torch.rand(x.shape)
   adapted.save_pretrained(tmp_path / 'adapter')
   updates = low_rank_tasks.LowRankSettings(
-    rank=_RANK, alpha=_ALPHA, targets='attention' if name in _EXPERTS else 'all'
+    rank=_RANK,
+    alpha=_ALPHA,
+    targets='attention' if name in _EXPERTS else 'all',
+    use_dora=use_dora,
   )
   ours = loaded_models.LoadedModel(
     model_folder.ModelFolder.open(tmp_path / 'base'),
@@ -266,9 +279,12 @@ def _export(job, name, *flags):
   return output
 
 
-@pytest.mark.parametrize('repeats_layers', [False, True])
+@pytest.mark.parametrize(
+  ('repeats_layers', 'use_dora'),
+  [(False, False), (True, False), (False, True), (True, True)],
+)
 def test_the_second_step_is_that_of_peft(
-  tmp_path, folder, batches, repeats_layers
+  tmp_path, folder, batches, repeats_layers, use_dora
 ):
   job = tmp_path / 'job'
   lines = [
@@ -282,6 +298,7 @@ def test_the_second_step_is_that_of_peft(
     '--set=OBJECTIVE=responses',
     f'--set=USE_REPEATED_LAYER={repeats_layers}',
     f'--set=LORA_ALPHA={_ALPHA}',
+    f'--set=LORA_USE_DORA={use_dora}',
     '--set=LEARNING_RATE=0.03',
   )
   updated = references.load_model(_export(job, 'updated', '--step=1'))
@@ -299,6 +316,7 @@ def test_the_second_step_is_that_of_peft(
   loss.backward()
   learned = {k: x for k, x in model.named_parameters() if x.requires_grad}
   assert all('lora_' in name for name in learned)
+  assert any('magnitude' in name for name in learned) == use_dora
   squares = [torch.sum(x.grad**2) for x in learned.values()]
   norm = torch.sqrt(torch.stack(squares).sum()).item()
   np.testing.assert_allclose(

@@ -34,6 +34,8 @@ class LowRankSettings:
   targets: str
   # The probability that an input of an update is dropped in training.
   dropout_prob: float = 0.0
+  # Whether the norms of the outputs of weights learn, too (DoRA).
+  use_dora: bool = False
   # Whether a reference of the model has others, which do not learn.
   has_reference: bool = False
 
@@ -74,6 +76,7 @@ class LowRankSettings:
         lora_rank=self.rank,
         lora_alpha=self.alpha,
         lora_dropout_prob=self.dropout_prob,
+        use_dora=self.use_dora,
         has_reference=self.has_reference,
       )
 

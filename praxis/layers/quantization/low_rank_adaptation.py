@@ -23,6 +23,15 @@ class QuantizedAdaptation(
 ):
   """Adds the product with the update to that with the quantized weight."""
 
+  def setup(self) -> None:
+    super().setup()
+    if self.use_dora:
+      raise ValueError(
+        f'{type(self).__name__} {self.name!r} must have use_dora=False, as the'
+        ' norms are those of float weights, got True; set it to False, or do'
+        ' not quantize the weights'
+      )
+
   def _float_declaration(self, weight: str) -> base_layer.WeightHParams:
     # Without `quantization` there is no other.
     return self._float_hparams.get(weight) or self._declared(weight)

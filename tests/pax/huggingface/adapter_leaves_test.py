@@ -15,6 +15,7 @@ from pax.huggingface import (
   families,
   low_rank_leaves,
   peft_adapters,
+  safetensors,
   stacked_variables,
   weight_layouts,
 )
@@ -33,7 +34,9 @@ _EXPERTS = {
 class _Adapted:
   """A model with random updates, and its folder."""
 
-  def __init__(self, name, tmp_path, *, repeats_layers=False, rank=_RANK):
+  def __init__(
+    self, name, tmp_path, *, repeats_layers=False, rank=_RANK, use_dora=False
+  ):
     self.config = reference_models.load()[name]['config']
     self.path = tmp_path / 'model'
     self.path.mkdir(exist_ok=True)
@@ -45,7 +48,7 @@ class _Adapted:
       stacked_variables.repeat_layers(model_p)
     targets = 'attention' if name in _EXPERTS else 'all'
     low_rank_tasks.LowRankSettings(
-      rank=rank, alpha=_ALPHA, targets=targets
+      rank=rank, alpha=_ALPHA, targets=targets, use_dora=use_dora
     ).add_to_model(model_p)
     declared = dict(
       py_utils.tree_paths(loaded_models.declared_variables(model_p))
@@ -79,6 +82,39 @@ class _Adapted:
         parts += zip(variable.tensors, variable.layouts, factors, strict=True)
     return peft_adapters.of_modules(parts, self.family)
 
+  def write_weights(self):
+    """Writes the weights into the folder of the model."""
+    partial = weight_layouts.PartialTensors(self.layouts)
+    tensors = {}
+    for variable in self._variables:
+      leaf = f'mdl_vars.{variable.path.replace("/", ".")}'
+      for name, layout, part in variable.unstack(np.asarray(self.state[leaf])):
+        tensor = partial.add(name, layout, part)
+        if tensor is not None:
+          tensors[name] = np.ascontiguousarray(
+            tensor.reshape(layout.tensor_shape)
+          )
+    header = safetensors.make_header(
+      {name: (x.shape, x.dtype) for name, x in tensors.items()},
+      {'format': 'pt'},
+    )
+    safetensors.write(self.path / 'model.safetensors', header, tensors.values())
+
+  def merged(self, leaves=None):
+    """Returns the updated weights with their layouts."""
+    state = {**self.state, **(leaves or {})}
+    updates = low_rank_leaves.find(state)
+    weights = []
+    for variable in self._variables:
+      leaf = f'mdl_vars.{variable.path.replace("/", ".")}'
+      if leaf not in updates:
+        continue
+      parts = variable.unstack(np.asarray(state[leaf]))
+      factors = updates[leaf].factors(variable, state)
+      for (_, layout, part), x in zip(parts, factors, strict=True):
+        weights.append((layout, x.add_to(part, layout)))
+    return weights
+
   def write(self, folder):
     """Writes the updates as PEFT does."""
     modules = self.modules()
@@ -108,6 +144,57 @@ def test_updates_are_read_as_written(name, repeats_layers, tmp_path):
   assert leaves.keys() == want.keys()
   for leaf, value in want.items():
     np.testing.assert_array_equal(leaves[leaf], value, err_msg=leaf)
+
+
+@pytest.mark.parametrize(
+  'name, repeats_layers',
+  [('gpt2', False), ('llama3', False), ('phi3', True), ('t5', False)],
+)
+def test_magnitudes_are_read_as_written(name, repeats_layers, tmp_path):
+  adapted = _Adapted(
+    name, tmp_path, repeats_layers=repeats_layers, use_dora=True
+  )
+  adapted.write_weights()
+  folder = tmp_path / 'adapter'
+  adapted.write(folder)
+  assert peft_adapters.read_config(folder)['use_dora']
+  leaves = adapted.read(folder)
+  want = adapted.factors()
+  assert leaves.keys() == want.keys()
+  assert any('magnitude' in leaf for leaf in want)
+  for leaf, value in want.items():
+    np.testing.assert_allclose(leaves[leaf], value, atol=1e-5, err_msg=leaf)
+  # Each row of a module has the norm that the file has.
+  modules = peft_adapters.read(folder)
+  of_rows = 1 if adapted.family.stores_inputs_first else 0
+  for layout, weight in adapted.merged():
+    if layout.part:
+      continue
+    tensor = layout.to_tensor_order(weight).reshape(layout.tensor_shape)
+    np.testing.assert_allclose(
+      np.linalg.norm(tensor, axis=1 - of_rows),
+      np.abs(modules[peft_adapters.module_of(layout.tensor)].magnitude),
+      rtol=1e-4,
+    )
+
+
+def test_a_model_with_magnitudes_begins_with_an_adapter_without(tmp_path):
+  plain = _Adapted('llama3', tmp_path)
+  plain.write(tmp_path / 'adapter')
+  other = _Adapted('llama3', tmp_path, use_dora=True)
+  shared = {k: v for k, v in plain.state.items() if 'lora_' not in k}
+  other.state |= shared
+  other.write_weights()
+  got = other.merged(other.read(tmp_path / 'adapter'))
+  for (_, weight), (_, want) in zip(got, plain.merged(), strict=True):
+    np.testing.assert_allclose(weight, want, atol=2e-5)
+
+
+def test_an_adapter_with_magnitudes_needs_a_model_with_them(tmp_path):
+  other = _Adapted('llama3', tmp_path, use_dora=True)
+  other.write(tmp_path / 'adapter')
+  with pytest.raises(ValueError, match='set LORA_USE_DORA=True'):
+    _Adapted('llama3', tmp_path).read(tmp_path / 'adapter')
 
 
 def _change_config(folder, **settings):
@@ -171,7 +258,10 @@ def test_modules_without_an_update_are_fresh(tmp_path):
 @pytest.mark.parametrize(
   ('settings', 'message'),
   [
-    ({'use_dora': True}, "alone, got {'use_dora': True}; merge"),
+    (
+      {'use_dora': True},
+      r'and, with use_dora, lora_magnitude_vector \[outputs\], got',
+    ),
     ({'bias': 'all'}, "got {'bias': 'all'}"),
     ({'peft_type': 'LOHA'}, "got {'peft_type': 'LOHA'}"),
     (

@@ -133,7 +133,14 @@ def _split(params):
       continue
     weight = name.removesuffix('lora_a').removesuffix('_') or 'w'
     factors[weight] = plain.pop(name), plain.pop(name[:-1] + 'b')
+    plain.pop(f'{name[:-1]}magnitude_delta', None)
   return plain, factors
+
+
+def _loss(layer, inputs, variables):
+  """Returns a number that all outputs change, and the outputs."""
+  out = layer.apply(variables, inputs)
+  return sum(jnp.sum(jnp.sin(x)) for x in jax.tree.leaves(out)), out
 
 
 @pytest.mark.parametrize('name', _CASES)
@@ -153,15 +160,12 @@ def test_output_and_gradient_are_those_of_the_sum(name):
 
   @running.jit
   def both(params, total):
-    def loss(layer, variables):
-      out = layer.apply(variables, inputs)
-      return sum(jnp.sum(jnp.sin(x)) for x in jax.tree.leaves(out)), out
-
     of_factors = jax.grad(
-      lambda params: loss(layer, {**variables, 'params': params}), has_aux=True
+      lambda params: _loss(layer, inputs, {**variables, 'params': params}),
+      has_aux=True,
     )
     of_sum = jax.grad(
-      lambda params: loss(other, {'params': params}), has_aux=True
+      lambda params: _loss(other, inputs, {'params': params}), has_aux=True
     )
     return of_factors(params), of_sum(total)
 
@@ -178,6 +182,130 @@ def test_output_and_gradient_are_those_of_the_sum(name):
       np.testing.assert_allclose(
         np.sum(found[weight][at] * direction), along, rtol=1e-3, atol=1e-4
       )
+
+
+def _norms(cls, fields, value):
+  """Returns the norms over the inputs of a weight, in its layout."""
+  axes = {
+    attentions.AttentionProjection: (0,),
+    attentions.CombinedQKVProjectionLayer: (1,),
+  }.get(cls, (-2,))
+  if fields.get('is_output_projection'):
+    is_nhd = fields.get('use_nhd_shape')
+    axes = (0, 1) if is_nhd else tuple(range(1, value.ndim))
+  return np.sqrt(np.sum(np.square(value), axis=axes, keepdims=True))
+
+
+@pytest.mark.parametrize(
+  'name', [x for x in _CASES if x != 'experts with a capacity']
+)
+def test_dora_is_the_weight_with_other_norms(name):
+  cls, fields, inputs, to_layout = _CASES[name]
+  layer, variables = running.build(_adapted(cls, fields, use_dora=True), inputs)
+  variables['non_trainable']['lora_scale'] = jnp.float32(_ALPHA / _R)
+  params = variables['params']
+  plain, factors = _split(params)
+  assert factors
+  other = cls.config(**fields).Instantiate()
+
+  def directions(w, a, b):
+    """Returns the weights with norm 1, as the paper has them."""
+    update = to_layout(np.asarray(a) @ np.asarray(b).swapaxes(-1, -2))
+    total = np.asarray(plain[w]) + _ALPHA / _R * update
+    return total / _norms(cls, fields, total)
+
+  def magnitudes(w, delta):
+    norm = _norms(cls, fields, np.asarray(plain[w]))
+    return norm + delta.reshape(norm.shape)
+
+  def delta_name(w):
+    return 'lora_magnitude_delta' if w == 'w' else f'{w}_lora_magnitude_delta'
+
+  units = {w: directions(w, *ab) for w, ab in factors.items()}
+  deltas = {w: params[delta_name(w)] for w in factors}
+
+  @running.jit
+  def both(params, deltas):
+    of_params = jax.grad(
+      lambda params: _loss(layer, inputs, {**variables, 'params': params}),
+      has_aux=True,
+    )
+    of_deltas = jax.grad(
+      lambda deltas: _loss(
+        other,
+        inputs,
+        {
+          'params': plain
+          | {w: magnitudes(w, deltas[w]) * u for w, u in units.items()}
+        },
+      ),
+      has_aux=True,
+    )
+    return of_params(params), of_deltas(deltas)
+
+  (gradient, got), (of_deltas, want) = both(params, deltas)
+  for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+    np.testing.assert_allclose(x, y, atol=5e-5)
+  for w, value in of_deltas.items():
+    np.testing.assert_allclose(
+      gradient[delta_name(w)], value, rtol=1e-3, atol=1e-4
+    )
+
+
+def test_no_gradient_of_dora_flows_through_the_norm():
+  layer_p = _adapted(
+    linears.Linear, {'input_dims': _D, 'output_dims': 6}, use_dora=True
+  )
+  layer, variables = running.build(layer_p, _X)
+  params = variables['params']
+  scale = float(variables['non_trainable']['lora_scale'])
+  w, a, b = (np.asarray(params[x]) for x in ('w', 'lora_a', 'lora_b'))
+  total = w + scale * a @ b.T
+  gain = (
+    np.linalg.norm(w, axis=0) + params['lora_magnitude_delta']
+  ) / np.linalg.norm(total, axis=0)
+  gradient = jax.jit(
+    jax.grad(
+      lambda params: jnp.sum(layer.apply({**variables, 'params': params}, _X))
+    )
+  )(params)
+  x = _X.reshape(-1, _D).sum(axis=0)
+  # Of sum(gain * (x W + s x A B^T)), with gain as a constant.
+  np.testing.assert_allclose(
+    gradient['lora_b'], scale * np.outer(gain, x @ a), rtol=1e-4
+  )
+  np.testing.assert_allclose(
+    gradient['lora_a'], scale * np.outer(x, gain @ b), rtol=1e-4
+  )
+
+
+def test_dora_starts_as_the_plain_layer():
+  layer_p = _adapted(
+    linears.Linear, {'input_dims': 64, 'output_dims': 6}, use_dora=True
+  )
+  layer = layer_p.set(name='layer').Instantiate()
+  x = running.normal(2, 64)
+  variables = layer.init(jax.random.key(0), x)
+  params = variables['params']
+  assert not params['lora_magnitude_delta'].any()
+  np.testing.assert_array_equal(layer.apply(variables, x), x @ params['w'])
+  # An output without weights stays zero, and has finite gradients.
+  params['w'] = params['w'].at[:, 2].set(0.0)
+  gradient = jax.grad(
+    lambda params: jnp.sum(layer.apply({**variables, 'params': params}, x))
+  )(params)
+  assert all(np.isfinite(g).all() for g in jax.tree.leaves(gradient))
+  assert not layer.apply(variables, x)[:, 2].any()
+
+
+def test_dora_of_experts_needs_whole_weights():
+  layer_p = _adapted(
+    transformers.TransformerFeedForwardMoe,
+    {**_MOE, 'expert_weight_shards': 2},
+    use_dora=True,
+  )
+  with pytest.raises(ValueError, match='must have expert_weight_shards=1'):
+    running.build(layer_p, _X)
 
 
 def test_starts_as_the_plain_layer():
@@ -307,6 +435,8 @@ def test_a_reference_has_its_own_updates():
   [
     ('params/lm/x/lora_a', True),
     ('params/lm/x/wi_gate_0_lora_b', True),
+    ('params/lm/x/lora_magnitude_delta', True),
+    ('params/lm/x/ref_wi_0_lora_magnitude_delta', False),
     ('params/lm/x/ref_lora_a', False),
     ('params/lm/x/ref_wi_0_lora_a', False),
     ('params/lm/x/w', False),

@@ -65,6 +65,9 @@ class HuggingFaceModel(base_experiment.BaseExperiment):
   LORA_RANK = 0
   LORA_ALPHA = 32.0
   LORA_DROPOUT = 0.0
+  # Whether the norms of the outputs of updated weights learn, too (DoRA,
+  # arXiv:2402.09353).
+  LORA_USE_DORA = False
   LORA_TARGET_LAYERS = 'all'
   # A folder of PEFT with the updates to begin with, whose factors replace that
   # of LORA_ALPHA; None: they begin anew.
@@ -106,7 +109,12 @@ class HuggingFaceModel(base_experiment.BaseExperiment):
       self._check_adapter(pathlib.Path(self.LORA_ADAPTER_DIR))
 
   def _check_adapter(self, folder: pathlib.Path) -> None:
-    peft_adapters.read_config(folder)
+    config = peft_adapters.read_config(folder)
+    if config.get('use_dora') and not self.LORA_USE_DORA:
+      raise ValueError(
+        f'LORA_USE_DORA must be True for LORA_ADAPTER_DIR={folder}, whose'
+        ' adapter_config.json has use_dora, got False; set it'
+      )
     if not self.LORA_RANK or self.MODEL_DIR is None:
       raise ValueError(
         f'LORA_ADAPTER_DIR={folder} needs LORA_RANK > 0 and MODEL_DIR, got'
@@ -187,6 +195,7 @@ class FineTuning(quickstart.TinyTraining, HuggingFaceModel):
         alpha=self.LORA_ALPHA,
         targets=self.LORA_TARGET_LAYERS,
         dropout_prob=self.LORA_DROPOUT,
+        use_dora=self.LORA_USE_DORA,
         has_reference=self._has_reference(),
       ).add_to_task(task_p)
     if self.LORA_ADAPTER_DIR is not None:

@@ -136,6 +136,16 @@ def test_quantized_transformers_keep_their_updates():
     assert (tpl.lora_rank, tpl.lora_alpha) == (_R, 5.0)
 
 
+def test_integers_have_no_magnitudes():
+  layer_p = low_rank_adaptation.AdaptedLinear.config(
+    input_dims=_D, output_dims=6, lora_rank=_R, use_dora=True
+  )
+  with pytest.raises(
+    ValueError, match='must have use_dora=False, as the norms'
+  ):
+    running.build(layer_p.set(quantization=_quantization(8)), _X)
+
+
 def test_quantize_weight_keeps_the_factors():
   materialize = quantization_hparams.QuantizationMode.MATERIALIZE
   fields = {'input_dims': _D, 'output_dims': 6, 'lora_rank': _R}

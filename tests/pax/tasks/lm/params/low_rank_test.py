@@ -69,7 +69,8 @@ def _infer(folder, job, *flags):
 
 
 def _is_factor(leaf):
-  return re.search(r'\.(\w+_)?lora_[ab]$', leaf) is not None
+  pattern = r'\.(\w+_)?lora_(a|b|magnitude_delta)$'
+  return re.search(pattern, leaf) is not None
 
 
 def _check_frozen(leaves, first):
@@ -84,7 +85,7 @@ def _check_frozen(leaves, first):
 
 
 def _check_saved_once(job):
-  """Checks that no checkpoint but the frozen one has a variable of the model."""
+  """Checks that the frozen checkpoint alone has the variables of the model."""
   folder = job / 'checkpoints'
   steps = paths.steps(folder)
   assert len(steps) > 1
@@ -95,9 +96,15 @@ def _check_saved_once(job):
     assert reader.frozen_leaves == {x for x in variables if not _is_factor(x)}
 
 
-def test_updates_alone_learn_continue_and_are_exported(tmp_path, folder, capfd):
+@pytest.mark.parametrize(
+  'use_dora', [False, pytest.param(True, marks=pytest.mark.nightly)]
+)
+def test_updates_alone_learn_continue_and_are_exported(
+  tmp_path, folder, use_dora, capfd
+):
   job, cut, output = (tmp_path / x for x in ('job', 'cut', 'output'))
-  words = ['--set=NUM_TRAIN_STEPS=20', '--set=LORA_DROPOUT=0.1']
+  dora = f'--set=LORA_USE_DORA={use_dora}'
+  words = ['--set=NUM_TRAIN_STEPS=20', '--set=LORA_DROPOUT=0.1', dora]
   one = '--set=task.train.num_train_steps=1'
   assert _train(folder, job, *words) == 0, capfd.readouterr().err
   assert _train(folder, cut, *words, one) == 0
@@ -118,7 +125,7 @@ def test_updates_alone_learn_continue_and_are_exported(tmp_path, folder, capfd):
   assert _export(job, adapter, '--adapter') == 0
   texts = {}
   for name, *flags in (
-    ('job', f'--set=MODEL_DIR={folder}', '--mode=infer', *_WORDS),
+    ('job', f'--set=MODEL_DIR={folder}', '--mode=infer', *_WORDS, dora),
     (
       'exported',
       f'--set=MODEL_DIR={output}',
@@ -133,6 +140,7 @@ def test_updates_alone_learn_continue_and_are_exported(tmp_path, folder, capfd):
       '--set=LORA_RANK=4',
       '--set=LORA_ALPHA=1.0',
       f'--set=LORA_ADAPTER_DIR={adapter}',
+      dora,
     ),
     (
       'base',
@@ -150,16 +158,48 @@ def test_updates_alone_learn_continue_and_are_exported(tmp_path, folder, capfd):
   assert texts['job'] != texts['base']
 
 
+def test_magnitudes_are_not_lost(tmp_path, folder, capfd):
+  plain, dora, other = (tmp_path / x for x in ('plain', 'dora', 'other'))
+  steps, on = '--set=NUM_TRAIN_STEPS=2', '--set=LORA_USE_DORA=True'
+  assert _train(folder, plain, steps) == 0
+  assert _train(folder, dora, steps, on) == 0, capfd.readouterr().err
+  # The first loss is that of the model.
+  first = [binary.losses(job)[0] for job in (plain, dora)]
+  assert first[0] == pytest.approx(first[1], abs=1e-3)
+  magnitudes = {
+    k: v for k, v in job_runs.read_leaves(dora).items() if 'magnitude' in k
+  }
+  learned = [v for k, v in magnitudes.items() if k.startswith('mdl_vars')]
+  assert learned and all(v.any() for v in learned)
+  assert any(k.startswith('opt_states') for k in magnitudes)
+  for job, source, words, message in (
+    (other, dora, [], 'set LORA_USE_DORA=True and'),
+    (other, plain, [on], 'set LORA_USE_DORA=False, or write them'),
+    (dora, None, [], 'set LORA_USE_DORA=True and'),
+  ):
+    init = [f'--init_from={source}'] if source else ['--set=NUM_TRAIN_STEPS=3']
+    capfd.readouterr()
+    assert _train(folder, job, *words, *init) == 1
+    assert message in capfd.readouterr().err
+  adapter = tmp_path / 'adapter'
+  assert _export(dora, adapter, '--adapter') == 0
+  assert _train(folder, other, f'--set=LORA_ADAPTER_DIR={adapter}') == 1
+  assert 'LORA_USE_DORA must be True for' in capfd.readouterr().err
+
+
 @pytest.mark.nightly
-@pytest.mark.parametrize('objective', ['responses', 'preferences'])
+@pytest.mark.parametrize(
+  ('objective', 'use_dora'),
+  [('responses', False), ('preferences', False), ('preferences', True)],
+)
 def test_a_job_continues_with_the_updates_of_another(
-  tmp_path, folder, pairs, objective, capfd
+  tmp_path, folder, pairs, objective, use_dora, capfd
 ):
   first, second = tmp_path / 'first', tmp_path / 'second'
-  steps = '--set=NUM_TRAIN_STEPS=3'
+  common = [pairs, '--set=NUM_TRAIN_STEPS=3', f'--set=LORA_USE_DORA={use_dora}']
   objective = f'--set=OBJECTIVE={objective}'
-  assert _train(folder, first, pairs, '--set=OBJECTIVE=responses', steps) == 0
-  words = [pairs, objective, steps, f'--init_from={first}']
+  assert _train(folder, first, '--set=OBJECTIVE=responses', *common) == 0
+  words = [*common, objective, f'--init_from={first}']
   assert _train(folder, second, *words) == 0, capfd.readouterr().err
   learned, leaves = map(job_runs.read_leaves, (first, second))
   for leaf, value in leaves.items():
