@@ -113,9 +113,16 @@ class _WeightReader:
   def _folder(self) -> model_folder.ModelFolder:
     return model_folder.ModelFolder.open(self._path, has_mtp=self._has_mtp)
 
+  @functools.cached_property
+  def _names_in_files(self) -> Mapping[str, str]:
+    """Names of tensors in the files by those in a language model alone."""
+    layouts = self._folder.layouts.items()
+    return {part.tensor: name for name, parts in layouts for part in parts}
+
   def read(self, layout: WeightLayout, dtype: np.dtype) -> np.ndarray:
     """Returns the variable of a tensor with the values that a dtype has."""
-    tensor = self._folder.entries[layout.tensor].memory_map()
+    name = self._names_in_files[layout.tensor]
+    tensor = self._folder.entries[name].memory_map()
     return layout.to_variable(tensor).astype(dtype)
 
 

@@ -82,8 +82,8 @@ class CheckpointVariables:
       config = tied_tables.declare_by_leaves(config, learned)
     has_mtp = mtp_modules.are_in(learned)
     family = families.find_family(config, has_mtp=has_mtp)
-    model = families.read_model(config, has_mtp=has_mtp)
     names = side.tensor_names()
+    model = families.read_model(config, has_mtp=has_mtp, names=names)
     if names is None:
       layouts = weight_layouts.by_tensor(model.weights())
     else:

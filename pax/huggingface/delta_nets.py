@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 
 from pax.huggingface import weight_layouts
@@ -25,6 +26,9 @@ class DeltaNets:
   key_dim: int
   value_dim: int
   kernel_size: int
+  # Whether queries, keys and values are one tensor, and output gates, strengths
+  # and decays one each; otherwise two tensors have all of a head of keys.
+  has_tensor_per_output: bool = False
 
   def __post_init__(self) -> None:
     if self.num_value_heads % self.num_key_heads:
@@ -76,6 +80,38 @@ class DeltaNets:
     )
 
   def _projections(
+    self, source: str, target: str, model_dims: int
+  ) -> Iterator[WeightLayout]:
+    """Yields the layouts of the weights of inputs."""
+    if self.has_tensor_per_output:
+      yield from self._separate_projections(source, target, model_dims)
+    else:
+      yield from self._grouped_projections(source, target, model_dims)
+
+  def _separate_projections(
+    self, source: str, target: str, model_dims: int
+  ) -> Iterator[WeightLayout]:
+    """Yields the layouts of tensors whose heads follow each other."""
+    keys = (self.num_key_heads, self.key_dim)
+    values = (self.num_value_heads, self.value_dim)
+    for tensor, parts in (
+      ('in_proj_qkv', (('query', keys), ('key', keys), ('value', values))),
+      ('in_proj_z', (('output_gate', values),)),
+      ('in_proj_b', (('strength', values[:1]),)),
+      ('in_proj_a', (('decay', values[:1]),)),
+    ):
+      total = sum(math.prod(heads) for _, heads in parts)
+      first = 0
+      for name, heads in parts:
+        end = first + math.prod(heads)
+        yield weight_layouts.transposed(
+          f'{source}.{tensor}.weight',
+          f'{target}/{name}/w',
+          *(total, model_dims),
+        ).take(slice(first, end), merged_shape=(model_dims, *heads))
+        first = end
+
+  def _grouped_projections(
     self, source: str, target: str, model_dims: int
   ) -> Iterator[WeightLayout]:
     """Yields the layouts of two tensors, which have all of a head of keys."""

@@ -23,6 +23,7 @@ from pax.huggingface import (
   mtp_modules,
   multimodal,
   olmo,
+  qwen3_5,
   qwen3_next,
   smollm,
   weight_layouts,
@@ -59,6 +60,9 @@ class Family:
 
   # Returns the settings of a model from its config.json.
   read: Callable[[Json], Model]
+  # Returns config.json with what the names of tensors in files add to it; None:
+  # nothing.
+  with_names: Callable[[Json, Collection[str]], Json] | None = None
   # Prefix of the names of tensors, which files of the network without its head
   # leave out.
   prefix: str = 'model.'
@@ -86,12 +90,19 @@ class Family:
     return names + (multimodal.tensor_names(tensor) if self.is_part else [])
 
 
-def read_model(config: Json, *, has_mtp: bool = False) -> Model:
+def read_model(
+  config: Json,
+  *,
+  has_mtp: bool = False,
+  names: Collection[str] | None = None,
+) -> Model:
   """Returns the model of a config.json.
 
   Args:
     config: Contents of config.json.
     has_mtp: Whether the model has its modules of multi-token prediction.
+    names: Names of the tensors in its files; None: those that transformers
+      writes.
 
   Raises:
     ValueError: The family or a setting of it is not supported, or it has no
@@ -99,6 +110,8 @@ def read_model(config: Json, *, has_mtp: bool = False) -> Model:
   """
   family = find_family(config)
   config = multimodal.language_config(config)
+  if names is not None and family.with_names is not None:
+    config = family.with_names(config, names)
   if not has_mtp:
     config = mtp_modules.without_modules(config)
   elif not MtpModules.read(config).sources:
@@ -455,6 +468,8 @@ def _check_causal(config: Json) -> None:
     )
 
 
+# Modules of multi-token prediction that transformers ignores, too.
+_WITHOUT_MTP = (*Family.ignored, r'mtp\..*')
 FAMILIES: Mapping[str, Family] = {
   'deepseek_v2': Family(read=deepseek.read_v2),
   'deepseek_v3': Family(read=deepseek.read_v3),
@@ -485,10 +500,10 @@ FAMILIES: Mapping[str, Family] = {
   'qwen2': Family(read=_qwen2),
   'qwen3': Family(read=_qwen3),
   'qwen3_moe': Family(read=_qwen3_moe),
-  'qwen3_next': Family(
-    read=qwen3_next.read,
-    # Its module of multi-token prediction, which transformers ignores too.
-    ignored=(*Family.ignored, r'mtp\..*'),
+  'qwen3_next': Family(read=qwen3_next.read, ignored=_WITHOUT_MTP),
+  'qwen3_5_text': Family(read=qwen3_5.read, ignored=_WITHOUT_MTP),
+  'qwen3_5_moe_text': Family(
+    read=qwen3_5.read_moe, with_names=qwen3_5.with_names, ignored=_WITHOUT_MTP
   ),
   'smollm3': Family(read=smollm.read_smollm3),
   't5': Family(

@@ -24,10 +24,11 @@ class ExpertTensors:
   # Of the projections of an expert: that of the activation, that which its
   # output multiplies, and the output's. If the first two are the same, one
   # tensor has both for all experts, [E, inputs, 2 * outputs], and one the
-  # outputs'.
+  # outputs'; with `fused_outputs_first` outputs come before inputs.
   gate: str
   up: str
   down: str
+  fused_outputs_first: bool = False
   # Of the router, in the mixture.
   router: str = 'gate'
   # Of the feed-forward layer of all tokens, and of the bias of the choice, in
@@ -147,17 +148,23 @@ class MixtureOfExperts:
       self.num_experts,
       self.hidden_dims,
     )
+    axes = (0, 2, 1) if names.fused_outputs_first else (0, 1, 2)
+
+    def layout(
+      tensor: str, variable: str, inputs: int, outputs: int
+    ) -> WeightLayout:
+      sizes = (experts, inputs, outputs)
+      shape = tuple(sizes[axis] for axis in axes)
+      return weight_layouts.split(
+        f'{source}.{tensor}', f'{target}/{variable}', shape, shape, axes
+      )
+
     for first, variable in ((0, 'wi_gate_0'), (hidden_dims, 'wi_0')):
-      yield weight_layouts.same(
-        f'{source}.{names.gate}',
-        f'{target}/{variable}',
-        *(experts, model_dims, 2 * hidden_dims),
-      ).take(slice(None), slice(None), slice(first, first + hidden_dims))
-    yield weight_layouts.same(
-      f'{source}.{names.down}',
-      f'{target}/wo_0',
-      *(experts, hidden_dims, model_dims),
-    )
+      part = [slice(None), slice(None), slice(first, first + hidden_dims)]
+      yield layout(names.gate, variable, model_dims, 2 * hidden_dims).take(
+        *(part[axis] for axis in axes)
+      )
+    yield layout(names.down, 'wo_0', hidden_dims, model_dims)
 
   def _expert_weights(
     self, source: str, target: str, model_dims: int

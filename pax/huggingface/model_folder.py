@@ -61,7 +61,7 @@ class ModelFolder:
     config = read_config(path)
     entries = tensor_entries.read(path, config)
     family = families.find_family(config, has_mtp=has_mtp)
-    model = families.read_model(config, has_mtp=has_mtp)
+    model = families.read_model(config, has_mtp=has_mtp, names=entries)
     layouts = families.find_tensors(family, model, entries)
     for name, parts in layouts.items():
       parts[0].check_shape(entries[name].shape)

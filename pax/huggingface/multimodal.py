@@ -20,10 +20,14 @@ _DEFAULTS: Mapping[str, Json] = {
   },
   'llama4': {'model_type': 'llama4_text'},
   'mistral3': {'model_type': 'mistral'},
+  'qwen3_5': {'model_type': 'qwen3_5_text'},
+  'qwen3_5_moe': {'model_type': 'qwen3_5_moe_text'},
 }
 MODEL_TYPES = frozenset(_DEFAULTS)
 # Tensors of images.
-IGNORED = r'(model\.)?(vision_tower|vision_model|multi_modal_projector)\..*'
+IGNORED = (
+  r'(model\.)?(vision_tower|vision_model|multi_modal_projector|visual)\..*'
+)
 # Prefixes of the stack of layers in models of transformers, newer and older.
 _STACK = 'model.'
 _PARTS = ('model.language_model.', 'language_model.model.')

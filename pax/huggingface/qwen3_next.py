@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from pax.huggingface import config_settings
 from pax.huggingface.config_settings import Json
 from pax.huggingface.delta_nets import DeltaNets
-from pax.huggingface.mixture_of_experts import ExpertTensors
+from pax.huggingface.mixture_of_experts import ExpertTensors, MixtureOfExperts
 from pax.huggingface.rotary_decoder import RotaryDecoder
 
 _DEFAULTS = {
@@ -36,6 +37,25 @@ def read(config: Json) -> RotaryDecoder:
     ValueError: A setting is not supported.
   """
   config = {**_DEFAULTS, **config}
+  return decoder(
+    config,
+    experts=experts(config, config_settings.expert_layers(config)),
+  )
+
+
+def decoder(
+  config: Json, *, has_tensor_per_output: bool = False, **settings: Any
+) -> RotaryDecoder:
+  """Returns a decoder whose layers are Gated DeltaNets or gated attention.
+
+  Args:
+    config: Contents of config.json.
+    has_tensor_per_output: See DeltaNets.
+    **settings: Other fields.
+
+  Raises:
+    ValueError: A setting is not supported.
+  """
   if (activation := config.get('hidden_act', 'silu')) != 'silu':
     raise ValueError(
       f"hidden_act in config.json must be 'silu', got {activation!r}; the"
@@ -59,21 +79,35 @@ def read(config: Json) -> RotaryDecoder:
       key_dim=size(config, 'linear_key_head_dim'),
       value_dim=size(config, 'linear_value_head_dim'),
       kernel_size=size(config, 'linear_conv_kernel_dim'),
+      has_tensor_per_output=has_tensor_per_output,
     ),
-    experts=config_settings.experts(
-      config,
-      hidden_dims=size(config, 'moe_intermediate_size'),
-      layers=config_settings.expert_layers(config),
-      normalize_gates=config.get('norm_topk_prob', True),
-      shared_hidden_dims=size(config, 'shared_expert_intermediate_size'),
-      tensors=ExpertTensors(
-        mixture='mlp',
-        gate='gate_proj',
-        up='up_proj',
-        down='down_proj',
-        shared='shared_expert',
-        shared_gate='shared_expert_gate',
-      ),
+    **settings,
+  )
+
+
+def experts(
+  config: Json, layers: tuple[int, ...], **tensors: Any
+) -> MixtureOfExperts:
+  """Returns the mixtures of layers.
+
+  Args:
+    config: Contents of config.json.
+    layers: Indices of the layers with experts.
+    **tensors: Fields of ExpertTensors that differ.
+  """
+  size = config_settings.size
+  names = {'gate': 'gate_proj', 'up': 'up_proj', 'down': 'down_proj'}
+  return config_settings.experts(
+    config,
+    hidden_dims=size(config, 'moe_intermediate_size'),
+    layers=layers,
+    normalize_gates=config.get('norm_topk_prob', True),
+    shared_hidden_dims=size(config, 'shared_expert_intermediate_size'),
+    tensors=ExpertTensors(
+      mixture='mlp',
+      shared='shared_expert',
+      shared_gate='shared_expert_gate',
+      **{**names, **tensors},
     ),
   )
 

@@ -27,6 +27,8 @@ _EXPERIMENTS = {
   'qwen2_window': 'Qwen2',
   'qwen3': 'Qwen3',
   'qwen3_next': 'Qwen3Next',
+  'qwen3_5': 'Qwen3_5',
+  'qwen3_5_moe': 'Qwen3_5Moe',
   'gemma': 'Gemma',
   'gemma2': 'Gemma2',
   'olmo2': 'Olmo2',

@@ -18,12 +18,13 @@ from transformers.integrations import mxfp4
 
 from pax.huggingface import conversion, model_folder, stacked_variables
 from tests.compare import huggingface_references as references
+from tests.compare import model_settings
 from tests.pax.huggingface import loaded_models, reference_models
 
 _TOLERANCE = 1e-4
 
 
-@pytest.fixture(scope='module', params=references.MODELS)
+@pytest.fixture(scope='module', params=model_settings.MODELS)
 def saved(request, tmp_path_factory):
   """A model of transformers, and the folder that it is saved to."""
   model = references.make_model(request.param)
@@ -98,7 +99,16 @@ def _gradients(model, tensors):
   'name',
   [
     *('llama4', 'gpt_oss', 'olmo2', 'olmo3', 'phi3'),
-    *('qwen3_next', 'smollm3', 'glm4', 'glm4_moe', 'glm4_moe_air', 'granite'),
+    *(
+      'qwen3_next',
+      'qwen3_5',
+      'qwen3_5_moe',
+      'smollm3',
+      'glm4',
+      'glm4_moe',
+      'glm4_moe_air',
+      'granite',
+    ),
   ],
 )
 def test_losses_and_gradients_are_the_same(name, tmp_path):
@@ -166,7 +176,7 @@ def test_references_are_those_of_transformers(name):
 
 
 @pytest.mark.parametrize(
-  'name', ['llama4', 'gpt2', 'qwen3_next', 'qwen3_next_biases']
+  'name', ['llama4', 'gpt2', 'qwen3_next', 'qwen3_next_biases', 'qwen3_5']
 )
 def test_texts_are_scored_alike_in_a_packed_row(name, tmp_path):
   model = references.make_model(name)

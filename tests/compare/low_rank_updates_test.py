@@ -36,7 +36,10 @@ _TOLERANCE = 1e-4
 _RANK, _ALPHA = 3, 7.0
 # Projections that are tensors of their own or parts of them, or experts.
 _EXPERTS = ('deepseek_v3', 'gpt_oss', 'mixtral', 'qwen3_next')
-_MODELS = ('gemma', 'gpt2', 'llama3', 'phi3', 't5', 't5_1_1', *_EXPERTS)
+_MODELS = (
+  *('gemma', 'gpt2', 'llama3', 'phi3', 'qwen3_5', 't5', 't5_1_1'),
+  *_EXPERTS,
+)
 
 
 def _random_updates(shapes):

@@ -39,6 +39,19 @@ _VISION = dict(
   image_size=16,
   patch_size=8,
 )
+_DELTA_NETS = {
+  'layer_types': ['linear_attention', 'full_attention'] * 2,
+  'linear_num_key_heads': 2,
+  'linear_num_value_heads': 4,
+  'linear_key_head_dim': 6,
+  'linear_value_head_dim': 10,
+}
+_QWEN_VISION = {
+  'depth': 1,
+  'num_heads': 2,
+  'out_hidden_size': 32,
+  'num_position_embeddings': 4,
+}
 _MODELS = {
   'gemma3': (
     transformers.Gemma3Config,
@@ -51,6 +64,24 @@ _MODELS = {
     transformers.Mistral3ForConditionalGeneration,
     {'model_type': 'mistral', 'sliding_window': None},
     {'model_type': 'pixtral', 'head_dim': 8},
+  ),
+  'qwen3_5': (
+    transformers.Qwen3_5Config,
+    transformers.Qwen3_5ForConditionalGeneration,
+    _DELTA_NETS,
+    _QWEN_VISION,
+  ),
+  'qwen3_5_moe': (
+    transformers.Qwen3_5MoeConfig,
+    transformers.Qwen3_5MoeForConditionalGeneration,
+    {
+      **_DELTA_NETS,
+      'moe_intermediate_size': 20,
+      'shared_expert_intermediate_size': 12,
+      'num_experts': 6,
+      'num_experts_per_tok': 3,
+    },
+    _QWEN_VISION,
   ),
   'llama4': (
     transformers.Llama4Config,

@@ -82,8 +82,12 @@ class _Adapted:
         parts += zip(variable.tensors, variable.layouts, factors, strict=True)
     return peft_adapters.of_modules(parts, self.family)
 
-  def write_weights(self):
-    """Writes the weights into the folder of the model."""
+  def write_weights(self, prefix='model.'):
+    """Writes the weights into the folder of the model.
+
+    Args:
+      prefix: Of the names of layers, that of a part in a model with images.
+    """
     partial = weight_layouts.PartialTensors(self.layouts)
     tensors = {}
     for variable in self._variables:
@@ -91,7 +95,7 @@ class _Adapted:
       for name, layout, part in variable.unstack(np.asarray(self.state[leaf])):
         tensor = partial.add(name, layout, part)
         if tensor is not None:
-          tensors[name] = np.ascontiguousarray(
+          tensors[name.replace('model.', prefix, 1)] = np.ascontiguousarray(
             tensor.reshape(layout.tensor_shape)
           )
     header = safetensors.make_header(
@@ -188,6 +192,17 @@ def test_a_model_with_magnitudes_begins_with_an_adapter_without(tmp_path):
   got = other.merged(other.read(tmp_path / 'adapter'))
   for (_, weight), (_, want) in zip(got, plain.merged(), strict=True):
     np.testing.assert_allclose(weight, want, atol=2e-5)
+
+
+def test_magnitudes_of_a_part_of_a_model_of_images(tmp_path):
+  adapted = _Adapted('gemma3', tmp_path, use_dora=True)
+  whole = {'model_type': 'gemma3', 'text_config': adapted.config}
+  (adapted.path / 'config.json').write_text(json.dumps(whole))
+  adapted.write_weights(prefix='model.language_model.')
+  adapted.write(tmp_path / 'adapter')
+  leaves = adapted.read(tmp_path / 'adapter')
+  for leaf, value in adapted.factors().items():
+    np.testing.assert_allclose(leaves[leaf], value, atol=1e-5, err_msg=leaf)
 
 
 def test_an_adapter_with_magnitudes_needs_a_model_with_them(tmp_path):

@@ -238,6 +238,11 @@ def test_the_published_files_of_llama_4():
       {'linear_num_value_heads': 3},
       'must be a multiple of linear_num_key_heads=2, got 3; use',
     ),
+    (
+      'qwen3_5',
+      {'attn_output_gate': False},
+      'attn_output_gate .* must be True, got False',
+    ),
     ('olmo3', {'layer_types': ['chunked']}, 'layer_types .* must be'),
     (
       'olmo3',

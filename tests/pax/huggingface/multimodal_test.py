@@ -198,3 +198,53 @@ def test_modules_of_adapters_have_the_names_of_the_whole(tmp_path):
   assert f'base_model.model.{name}.lora_A.weight' in tensors
   [read] = peft_adapters.read(folder)
   assert read == layout.tensor.removesuffix('.weight')
+
+
+def test_all_experts_of_qwen3_5_may_be_one_tensor(tmp_path):
+  reference = reference_models.load()['qwen3_5_moe']
+  config = {'model_type': 'qwen3_5_moe', 'text_config': reference['config']}
+  part = 'model.language_model.'
+  tensors = {
+    name.replace('model.', part, 1): shape
+    for name, shape in reference['tensors'].items()
+  }
+  alone = reference_models.write(tmp_path / 'alone', config, tensors)
+  arrays = {
+    name: entry.read() for name, entry in safetensors.read_folder(alone).items()
+  }
+  fused = {'model.visual.patch_embed.weight': np.ones((2, 3), np.float32)}
+  for name, array in arrays.items():
+    if '.mlp.experts.' not in name:
+      fused[name] = array
+  for layer in range(4):
+    experts = f'{part}layers.{layer}.mlp.experts'
+    gate_up, down = [], []
+    for i in range(reference['config']['num_experts']):
+      gate, up, of_output = (
+        arrays[f'{experts}.{i}.{x}_proj.weight'] for x in ('gate', 'up', 'down')
+      )
+      gate_up.append(np.concatenate([gate, up]))
+      down.append(of_output)
+    fused[f'{experts}.gate_up_proj'] = np.stack(gate_up)
+    fused[f'{experts}.down_proj'] = np.stack(down)
+  # As in published folders.
+  fused['mtp.layers.0.mlp.experts.gate_up_proj'] = np.ones((6, 4), np.float32)
+  together = tmp_path / 'together'
+  together.mkdir()
+  (together / 'config.json').write_text((alone / 'config.json').read_text())
+  header = safetensors.make_header(
+    {name: (x.shape, x.dtype) for name, x in fused.items()}, {'format': 'pt'}
+  )
+  safetensors.write(together / 'model.safetensors', header, fused.values())
+  want, found = (
+    loaded_models.read_variables(model_folder.ModelFolder.open(folder))
+    for folder in (alone, together)
+  )
+  jax.tree.map(np.testing.assert_array_equal, found, want)
+  conversion.to_pax(together, tmp_path / 'job')
+  conversion.to_huggingface(tmp_path / 'job', tmp_path / 'output')
+  written, source = (
+    (tmp_path / folder / 'model.safetensors').read_bytes()
+    for folder in ('output', 'together')
+  )
+  assert written == source

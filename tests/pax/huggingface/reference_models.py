@@ -144,7 +144,7 @@ def write_byte_model(
   if num_layers is not None:
     key = 'n_layer' if name == 'gpt2' else 'num_hidden_layers'
     settings |= {key: num_layers, 'layer_types': None}
-    if name == 'qwen3_next':
+    if name in ('qwen3_next', 'qwen3_5', 'qwen3_5_moe'):
       # Four layers are two blocks.
       settings['full_attention_interval'] = 2
     elif name == 'llama4':

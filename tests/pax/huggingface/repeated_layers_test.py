@@ -23,6 +23,8 @@ from tests.pax.huggingface import convert_command, reference_models
     ('mixtral', 0, 1, [4]),
     ('deepseek_v3', 1, 1, [8]),
     ('qwen3_next', 0, 2, [6, 6]),
+    ('qwen3_5', 0, 2, []),
+    ('qwen3_5_moe', 0, 2, [6, 6]),
     ('gpt_oss', 0, 2, [6, 6]),
     ('olmo2', 0, 1, []),
     ('phi3', 0, 1, []),

@@ -88,6 +88,22 @@ class Qwen3Next(fine_tuning.HuggingFaceLm):
 
 
 @experiment_registry.register
+class Qwen3_5(fine_tuning.HuggingFaceLm):  # noqa: N801
+  """The language model of Qwen3.5 9B."""
+
+  USE_REPEATED_LAYER = True
+  CONFIG = published_configs.QWEN3_5
+
+
+@experiment_registry.register
+class Qwen3_5Moe(fine_tuning.HuggingFaceLm):  # noqa: N801
+  """The language model of Qwen3.5, 35B with 3B for a token."""
+
+  USE_REPEATED_LAYER = True
+  CONFIG = published_configs.QWEN3_5_MOE
+
+
+@experiment_registry.register
 class DeepSeekV2(fine_tuning.HuggingFaceLm):
   """DeepSeek-V2-Lite, 16B with 2.4B for a token."""
 

@@ -179,6 +179,48 @@ QWEN3_NEXT: Json = {
   'bos_token_id': 151643,
   'eos_token_id': 151645,
 }
+# The language model of Qwen3.5 9B.
+QWEN3_5: Json = {
+  'model_type': 'qwen3_5_text',
+  'vocab_size': 248320,
+  'hidden_size': 4096,
+  'intermediate_size': 12288,
+  'num_hidden_layers': 32,
+  'num_attention_heads': 16,
+  'num_key_value_heads': 4,
+  'head_dim': 256,
+  'rms_norm_eps': 1e-6,
+  'rope_parameters': {
+    'rope_type': 'default',
+    'rope_theta': 10000000.0,
+    'partial_rotary_factor': 0.25,
+  },
+  'linear_num_value_heads': 32,
+  'eos_token_id': 248044,
+}
+# The language model of Qwen3.5, 35B with 3B for a token.
+QWEN3_5_MOE: Json = {
+  'model_type': 'qwen3_5_moe_text',
+  'vocab_size': 248320,
+  'hidden_size': 2048,
+  'moe_intermediate_size': 512,
+  'shared_expert_intermediate_size': 512,
+  'num_hidden_layers': 40,
+  'num_attention_heads': 16,
+  'num_key_value_heads': 2,
+  'head_dim': 256,
+  'num_experts': 256,
+  'num_experts_per_tok': 8,
+  'router_aux_loss_coef': 0.001,
+  'rms_norm_eps': 1e-6,
+  'rope_parameters': {
+    'rope_type': 'default',
+    'rope_theta': 10000000.0,
+    'partial_rotary_factor': 0.25,
+  },
+  'linear_num_value_heads': 32,
+  'eos_token_id': 248044,
+}
 # DeepSeek-V2-Lite, 16B with 2.4B for a token.
 DEEPSEEK_V2: Json = {
   'model_type': 'deepseek_v2',

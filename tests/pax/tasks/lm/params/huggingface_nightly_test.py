@@ -31,6 +31,8 @@ _EXPERTS = [
     # Blocks of a Gated DeltaNet and attention.
     ('Qwen3Next', _EXPERTS),
     ('Qwen3Next', ['--set=ICI_MESH_SHAPE=[1,2,2]', '--set=BATCH_SIZE=4']),
+    ('Qwen3_5', ['--set=ICI_MESH_SHAPE=[1,2,2]', '--set=BATCH_SIZE=4']),
+    ('Qwen3_5Moe', _EXPERTS),
     # Blocks of chunks without experts, and experts without positions.
     ('Llama4', _EXPERTS),
     # Norms of all heads, which the mesh shards.
@@ -56,6 +58,7 @@ def test_repeated_layers_have_the_loss_of_the_model_and_export_it(
     'DeepSeekV3': 'deepseek_v3',
     'GptOss': 'gpt_oss',
     'Qwen3Next': 'qwen3_next',
+    'Qwen3_5Moe': 'qwen3_5_moe',
   }
   reference = references.get(exp, exp.lower())
   job_runs.check_repeated_layers(exp, reference, tmp_path, words, capfd)
