@@ -20,6 +20,7 @@ from pax.huggingface import (
   granite,
   layer_norms,
   llama4,
+  ministral,
   mtp_modules,
   multimodal,
   olmo,
@@ -478,6 +479,7 @@ FAMILIES: Mapping[str, Family] = {
   'gemma3_text': Family(read=_gemma3),
   'glm4': Family(read=fused_decoders.read_glm4),
   'glm4_moe': Family(read=glm.read_glm4_moe),
+  'glm4_moe_lite': Family(read=glm.read_glm4_moe_lite),
   'gpt2': Family(
     read=_gpt2,
     prefix='transformer.',
@@ -492,6 +494,7 @@ FAMILIES: Mapping[str, Family] = {
   'kimi_k2': Family(read=deepseek.read_v3),
   'llama': Family(read=_llama),
   'llama4_text': Family(read=llama4.read_text),
+  'ministral3': Family(read=ministral.read_ministral3),
   'mistral': Family(read=_mistral),
   'mixtral': Family(read=_mixtral),
   'olmo2': Family(read=olmo.read_olmo2),

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GLM-4.5 and 4.6: the experts of DeepSeek-V3 with grouped-query attention."""
+"""GLM-4.5 to 4.7: the experts of DeepSeek-V3 with grouped-query attention.
+
+GLM-4.7-Flash has the latent attention of DeepSeek-V3, too.
+"""
 
 from __future__ import annotations
 
@@ -34,3 +37,46 @@ def read_glm4_moe(config: Json) -> RotaryDecoder:
   )
   experts = deepseek.v3_experts(config, has_bias=False)
   return dataclasses.replace(decoder, experts=experts)
+
+
+def read_glm4_moe_lite(config: Json) -> RotaryDecoder:
+  """Returns a model of type glm4_moe_lite.
+
+  Raises:
+    ValueError: A setting is not supported.
+  """
+  return deepseek.read_v3(
+    {
+      'rms_norm_eps': 1e-5,
+      'q_lora_rank': 768,
+      'qk_nope_head_dim': 192,
+      'v_head_dim': 256,
+      'moe_intermediate_size': 1536,
+      'n_routed_experts': 64,
+      'num_experts_per_tok': 4,
+      'n_group': 1,
+      'topk_group': 1,
+      'routed_scaling_factor': 1.8,
+      **config,
+      'first_k_dense_replace': _num_dense_layers(config),
+    }
+  )
+
+
+def _num_dense_layers(config: Json) -> int:
+  """Returns the number of layers before those with experts.
+
+  Raises:
+    ValueError: There are others after one with experts.
+  """
+  kinds = config.get('mlp_layer_types')
+  if kinds is None:
+    return config.get('first_k_dense_replace', 1)
+  num_dense = list(kinds).count('dense')
+  num_sparse = config_settings.size(config, 'num_hidden_layers') - num_dense
+  if list(kinds) != ['dense'] * num_dense + ['sparse'] * num_sparse:
+    raise ValueError(
+      "mlp_layer_types in config.json must be 'dense' for the first layers and"
+      f" 'sparse' for the others, got {kinds}; use the file of the model"
+    )
+  return num_dense

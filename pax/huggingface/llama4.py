@@ -8,6 +8,7 @@ import dataclasses
 from pax.huggingface import config_settings
 from pax.huggingface.config_settings import Json
 from pax.huggingface.mixture_of_experts import ExpertTensors, MixtureOfExperts
+from pax.huggingface.query_temperatures import QueryTemperature
 from pax.huggingface.rotary_decoder import RotaryDecoder
 
 
@@ -35,7 +36,12 @@ def read_text(config: Json) -> RotaryDecoder:
   temperature = None
   if config.get('attn_temperature_tuning', True):
     size = config_settings.size(config, 'floor_scale')
-    temperature = (config['attn_scale'], size)
+    temperature = QueryTemperature(
+      log_scale=config['attn_scale'],
+      interval=size,
+      offset=1,
+      has_rotary=False,
+    )
   decoder = config_settings.rotary_decoder(
     {
       **config,
@@ -50,7 +56,7 @@ def read_text(config: Json) -> RotaryDecoder:
     has_rotated_norms=config.get('use_qk_norm', True),
     rotary_layers=rotary_layers,
     chunk_sizes=_chunk_sizes(config, rotary_layers),
-    temperature_without_rotary=temperature,
+    query_temperature=temperature,
     feed_forward_tensors='feed_forward',
   )
   return dataclasses.replace(decoder, experts=_experts(config))

@@ -20,11 +20,11 @@ from pax.huggingface.gpt_oss import GptOssExperts
 from pax.huggingface.latent_attention import LatentAttention
 from pax.huggingface.mixture_of_experts import MixtureOfExperts
 from pax.huggingface.mtp_modules import MtpModules
+from pax.huggingface.query_temperatures import QueryTemperature
 from pax.huggingface.weight_layouts import WeightLayout
 from praxis import base_layer, pax_fiddle
 from praxis.layers import (
   activations,
-  attentions,
   embedding_softmax,
   models,
   multi_query_attention,
@@ -84,9 +84,8 @@ class RotaryDecoder:
   has_projection_norms: bool = False
   # Whether they are divided by their root mean square after their rotation.
   has_rotated_norms: bool = False
-  # The log_scale and interval of QueryTemperature in layers that do not rotate;
-  # None for none.
-  temperature_without_rotary: tuple[float, int] | None = None
+  # Factors of queries that grow with the position; None for none.
+  query_temperature: QueryTemperature | None = None
   # Whether each head has a logit that attends to no value.
   has_sinks: bool = False
   # Whether attended values are multiplied by the sigmoid of a projection, which
@@ -296,11 +295,6 @@ class RotaryDecoder:
       attention.set(
         use_rotary_position_emb=False, consolidate_rope_key_state=False
       )
-      if self.temperature_without_rotary is not None:
-        log_scale, interval = self.temperature_without_rotary
-        attention.query_temperature_tpl = Config(
-          attentions.QueryTemperature, log_scale=log_scale, interval=interval
-        )
     else:
       if self.has_rotated_norms:
         attention.ln_tpl = Config(
@@ -310,6 +304,9 @@ class RotaryDecoder:
         rotary_dims=self.rotary_dims,
         interleaved_pairs=self.has_interleaved_pairs,
       )
+    temperature = self.query_temperature
+    if temperature and temperature.has_rotary == (rope is not None):
+      attention.query_temperature_tpl = temperature.layer()
     return attention
 
   def _attention(self) -> LayerTpl:

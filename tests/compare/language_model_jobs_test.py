@@ -22,6 +22,7 @@ _EXPERIMENTS = {
   'llama2': 'Llama2',
   'llama3': 'Llama3',
   'mistral': 'Mistral',
+  'ministral3': 'Ministral3',
   'llama4': 'Llama4',
   'qwen2': 'Qwen2',
   'qwen2_window': 'Qwen2',

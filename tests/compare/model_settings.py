@@ -128,6 +128,21 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
   ),
   'mistral': ('mistral', dict(num_key_value_heads=2, sliding_window=4)),
+  'ministral3': (
+    'ministral3',
+    dict(
+      num_key_value_heads=2,
+      head_dim=12,
+      rope_parameters={
+        **_YARN_ROPE,
+        'mscale': 1.0,
+        'mscale_all_dim': 1.0,
+        'llama_4_scaling_beta': 0.5,
+        # Some positions are beyond it.
+        'original_max_position_embeddings': 4,
+      },
+    ),
+  ),
   'mixtral': (
     'mixtral',
     dict(
@@ -462,6 +477,19 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         'rope_theta': 100.0,
         'partial_rotary_factor': 0.25,
       },
+    ),
+  ),
+  'glm4_moe_lite': (
+    'glm4_moe_lite',
+    dict(
+      **{k: v for k, v in _LATENTS.items() if k != 'first_k_dense_replace'},
+      q_lora_rank=9,
+      n_routed_experts=8,
+      num_experts_per_tok=3,
+      n_group=4,
+      topk_group=2,
+      num_hidden_layers=3,
+      mlp_layer_types=['dense', 'dense', 'sparse'],
     ),
   ),
   'granite': (

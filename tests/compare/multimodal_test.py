@@ -65,6 +65,21 @@ _MODELS = {
     {'model_type': 'mistral', 'sliding_window': None},
     {'model_type': 'pixtral', 'head_dim': 8},
   ),
+  'ministral3': (
+    transformers.Mistral3Config,
+    transformers.Mistral3ForConditionalGeneration,
+    {
+      'model_type': 'ministral3',
+      'rope_parameters': {
+        'rope_type': 'yarn',
+        'rope_theta': 100.0,
+        'factor': 4.0,
+        'original_max_position_embeddings': 4,
+        'llama_4_scaling_beta': 0.5,
+      },
+    },
+    {'model_type': 'pixtral', 'head_dim': 8},
+  ),
   'qwen3_5': (
     transformers.Qwen3_5Config,
     transformers.Qwen3_5ForConditionalGeneration,

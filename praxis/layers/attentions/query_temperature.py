@@ -10,17 +10,20 @@ from praxis import base_layer
 
 
 class QueryTemperature(base_layer.BaseLayer):
-  """Multiplies queries by 1 + α log(1 + ⌊(p + 1) / F⌋) at position p.
+  """Multiplies queries by 1 + α log(1 + ⌊(p + b) / F⌋) at position p.
 
   Without it, the softmax over more keys is flatter.
 
-  References: Scalable-Softmax, https://arxiv.org/abs/2501.19399; Llama 4
+  References: Scalable-Softmax, https://arxiv.org/abs/2501.19399; Llama 4,
+  Ministral 3
   """
 
   # α.
   log_scale: float = 0.1
   # F, the number of positions with the same factor.
   interval: int = 8192
+  # b: 1 in Llama 4, 0 in Ministral 3.
+  offset: int = 1
 
   def setup(self) -> None:
     if self.interval < 1:
@@ -42,7 +45,7 @@ class QueryTemperature(base_layer.BaseLayer):
     """
     if position is None:
       position = jnp.arange(query.shape[1])[jnp.newaxis]
-    intervals = ((position + 1) // self.interval).astype(jnp.float32)
+    intervals = ((position + self.offset) // self.interval).astype(jnp.float32)
     factor = 1.0 + self.log_scale * jnp.log1p(intervals)
     scaled = query * factor[:, :, jnp.newaxis, jnp.newaxis]
     return scaled.astype(query.dtype)

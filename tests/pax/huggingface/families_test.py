@@ -239,6 +239,11 @@ def test_the_published_files_of_llama_4():
       'must be a multiple of linear_num_key_heads=2, got 3; use',
     ),
     (
+      'glm4_moe_lite',
+      {'mlp_layer_types': ['sparse', 'dense', 'sparse']},
+      "must be 'dense' for the first layers",
+    ),
+    (
       'qwen3_5',
       {'attn_output_gate': False},
       'attn_output_gate .* must be True, got False',

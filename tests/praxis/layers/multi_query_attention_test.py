@@ -300,3 +300,18 @@ def test_the_projection_to_one_head():
   bad.weight_split_dims_mapping.wt = ['data']
   with pytest.raises(ValueError, match='must have 2 entries'):
     bad.Instantiate().abstract_init_with_metadata(x)
+
+
+@pytest.mark.parametrize(
+  ('offset', 'intervals'),
+  [(0, [0, 0, 0, 1, 1, 1, 2]), (1, [0, 0, 1, 1, 1, 2, 2])],
+)
+def test_queries_grow_with_the_position(offset, intervals):
+  config = attentions.QueryTemperature.config(
+    log_scale=0.5, interval=3, offset=offset
+  )
+  queries = jnp.ones((1, 7, 1, 1))
+  layer, variables = running.build(config, queries)
+  out = running.run(layer, variables, queries)
+  want = 1 + 0.5 * np.log(1 + np.asarray(intervals))
+  np.testing.assert_allclose(out[0, :, 0, 0], want, rtol=1e-6)

@@ -50,6 +50,13 @@ class Mistral(fine_tuning.HuggingFaceLm):
 
 
 @experiment_registry.register
+class Ministral3(fine_tuning.HuggingFaceLm):
+  """The language model of Ministral 3 8B."""
+
+  CONFIG = published_configs.MINISTRAL_3
+
+
+@experiment_registry.register
 class Mixtral(fine_tuning.HuggingFaceLm):
   """Mixtral 8x7B v0.1."""
 
@@ -194,6 +201,13 @@ class Glm4(fine_tuning.HuggingFaceLm):
   """GLM-4 9B of the releases 0414."""
 
   CONFIG = published_configs.GLM4
+
+
+@experiment_registry.register
+class Glm4MoeLite(choice_bias.ChoiceBiasLm):
+  """GLM-4.7-Flash, 30B with 3B for a token."""
+
+  CONFIG = published_configs.GLM4_MOE_LITE
 
 
 @experiment_registry.register

@@ -179,6 +179,17 @@ QWEN3_NEXT: Json = {
   'bos_token_id': 151643,
   'eos_token_id': 151645,
 }
+# The language model of Ministral 3 8B.
+MINISTRAL_3: Json = {
+  'model_type': 'ministral3',
+  'vocab_size': 131072,
+  'hidden_size': 4096,
+  'intermediate_size': 14336,
+  'num_hidden_layers': 34,
+  'num_attention_heads': 32,
+  'bos_token_id': 1,
+  'eos_token_id': 2,
+}
 # The language model of Qwen3.5 9B.
 QWEN3_5: Json = {
   'model_type': 'qwen3_5_text',
@@ -484,6 +495,20 @@ GLM4: Json = {
   'rope_theta': 10000.0,
   'partial_rotary_factor': 0.5,
   'eos_token_id': 151329,
+}
+# GLM-4.7-Flash, 30B with 3B for a token.
+GLM4_MOE_LITE: Json = {
+  'model_type': 'glm4_moe_lite',
+  'vocab_size': 154880,
+  'hidden_size': 2048,
+  'intermediate_size': 10240,
+  'moe_intermediate_size': 1536,
+  'num_hidden_layers': 47,
+  'num_nextn_predict_layers': 1,
+  'num_attention_heads': 20,
+  'rope_theta': 1000000.0,
+  'pad_token_id': 154820,
+  'eos_token_id': 154820,
 }
 # GLM-4.5-Air, 106B with 12B for a token.
 GLM4_MOE: Json = {
