@@ -72,7 +72,9 @@ def test_frozen_leaves_are_saved_once(tmp_path, kind, use_ocdbt):
   path = tmp_path / paths.CHECKPOINTS / steps[-1]
   reader = checkpoint_reader.CheckpointReader(path)
   assert reader.frozen_leaves == {*FROZEN}
-  assert reader.shapes[ROWS] == ((16, 24), 'float32')
+  for shapes in (reader.shapes, reader.unpadded_variable_shapes()):
+    assert shapes[ROWS] == ((16, 24), 'float32')
+    assert shapes[BIAS] == ((3,), 'bfloat16')
   assert not any(
     name.encode() in file.read_bytes()
     for file in saved_states.files(path)
