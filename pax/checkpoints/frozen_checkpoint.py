@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checkpoint of the leaves that no training step changes.
 
-A job saves these leaves once, in `checkpoints/frozen_<step>`, which has the
-format of its checkpoints. Each checkpoint names the one with its frozen leaves
-(`verification.Metadata`) and has all others; `checkpoint_reader` reads both.
+A job saves these leaves once, in `checkpoints/frozen_<step>_<random digits>`,
+which has the format of its checkpoints. Each checkpoint names the one with its
+frozen leaves (`verification.Metadata`) and has all others; `checkpoint_reader`
+reads both.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
+import uuid
 from collections.abc import Collection
+
+from absl import logging
 
 from pax import storage
 from pax.checkpoints import paths
@@ -21,7 +25,7 @@ from pax.checkpoints.types import (
   State,
 )
 
-_NAME = re.compile(rf'{paths.FROZEN}\d+(_\d+)?')
+_NAME = re.compile(rf'{paths.FROZEN}\d+_[0-9a-f]{{8}}')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,21 +58,43 @@ class FrozenCheckpoint:
     """
     self._frozen = frozenset(leaves)
 
-  def is_missing(self, leaves: LeafDict) -> bool:
-    """Returns whether the next save must write a frozen checkpoint.
+  def is_used(self, leaves: LeafDict) -> bool:
+    """Returns whether some of the leaves of a state are frozen."""
+    return not self._frozen.isdisjoint(leaves)
+
+  def name_to_use(
+    self, leaves: LeafDict, directory: storage.Path, step: int
+  ) -> str:
+    """Returns the name of the frozen checkpoint of the next save.
+
+    It is a new name unless the present one has the leaves, and is still there.
 
     Args:
       leaves: The leaves of the state.
+      directory: The folder of the checkpoints.
+      step: The step that is saved.
     """
-    return not self._frozen & leaves.keys() <= self._saved
+    if self._name is None or not self._frozen & leaves.keys() <= self._saved:
+      return _new_name(step)
+    if self._is_written and _is_gone(directory, self._name):
+      new_name = _new_name(step)
+      logging.warning(
+        '%s is gone, without which the checkpoints that name it cannot be'
+        ' restored; the next ones name %s, with the same variables',
+        directory / self._name,
+        new_name,
+      )
+      return new_name
+    return self._name
 
-  def begin(self, name: str) -> None:
-    """Names a new frozen checkpoint, which the next save writes.
+  def use(self, name: str) -> None:
+    """Sets the frozen checkpoint of the next save, which writes a new one.
 
     Args:
-      name: A free name, that of `free_name` in the first process.
+      name: That of `name_to_use` in the first process.
     """
-    self._name, self._saved, self._is_written = name, frozenset(), False
+    if name != self._name:
+      self._name, self._saved, self._is_written = name, frozenset(), False
 
   def split(self, state: State) -> Split:
     """Returns the parts of a state that the next save writes.
@@ -107,21 +133,6 @@ class FrozenCheckpoint:
       leaves: The leaves of the state that come from it.
     """
     self._name, self._saved, self._is_written = name, frozenset(leaves), True
-
-
-def free_name(directory: storage.Path, step: int) -> str:
-  """Returns a name for a new frozen checkpoint.
-
-  Args:
-    directory: The folder of the checkpoints.
-    step: The step of the first checkpoint that refers to it.
-  """
-  first = name = f'{paths.FROZEN}{step:08d}'
-  count = 1
-  while (directory / name).exists():
-    count += 1
-    name = f'{first}_{count}'
-  return name
 
 
 def find(checkpoint: storage.Path, name: str) -> storage.Path:
@@ -177,3 +188,21 @@ def _without(state: State, leaves: LeafDict, removed: Collection[str]) -> State:
   return paths.unflatten(
     state, {k: None if k in removed else v for k, v in leaves.items()}
   )
+
+
+def _new_name(step: int) -> str:
+  """Returns a name that no other checkpoint has, in any job.
+
+  A checkpoint that was copied next to those of another job does not find a
+  frozen checkpoint of that job under it.
+  """
+  return f'{paths.FROZEN}{step:08d}_{uuid.uuid4().hex[:8]}'
+
+
+def _is_gone(directory: storage.Path, name: str) -> bool:
+  """Returns whether a checkpoint was removed from a folder that is there."""
+  try:
+    return directory.exists() and not paths.is_committed(directory / name)
+  except OSError:
+    # The save reports what is wrong.
+    return False
