@@ -162,21 +162,40 @@ def find(checkpoint: storage.Path, name: str) -> storage.Path:
   )
 
 
+def mark_used(directory: storage.Path, name: str) -> None:
+  """Records that a complete checkpoint names a frozen one.
+
+  Args:
+    directory: The folder of the checkpoints.
+    name: The name of the frozen checkpoint.
+  """
+  marker = _use_marker(directory / name)
+  try:
+    if not marker.exists():
+      marker.write_text('A checkpoint has named it.\n')
+  except OSError as e:
+    # The next save tries again.
+    logging.warning('Cannot write %s: %s', marker, e)
+
+
 def remove_unused(directory: storage.Path) -> None:
   """Removes what a job left that was killed before its first checkpoint.
 
-  Frozen checkpoints next to anything else stay: an archived or damaged
-  checkpoint may refer to them.
+  Frozen checkpoints that another checkpoint has named stay, because that one
+  may be elsewhere now. So do those next to anything else.
 
   Args:
     directory: The folder of the checkpoints.
   """
   if not directory.exists():
     return
-  entries: list[storage.Path] = list(directory.iterdir())
-  if all(_NAME.fullmatch(path.name) for path in entries):
+  entries: list[storage.Path] = [
+    path for path in directory.iterdir() if not path.name.startswith('.')
+  ]
+  if all(is_name(path.name) for path in entries):
     for path in entries:
-      paths.discard(path)
+      if not _use_marker(path).exists():
+        paths.discard(path)
 
 
 def is_name(name: str) -> bool:
@@ -206,3 +225,7 @@ def _is_gone(directory: storage.Path, name: str) -> bool:
   except OSError:
     # The save reports what is wrong.
     return False
+
+
+def _use_marker(frozen: storage.Path) -> storage.Path:
+  return frozen.with_name(f'.{frozen.name}.used')

@@ -510,6 +510,10 @@ class FileCheckpointer:
       name = paths.checkpoint_name(contents.step, self._kind)
       self._write_checkpoint(name, contents)
       if jax.process_index() == 0:
+        if contents.frozen_checkpoint:
+          frozen_checkpoint.mark_used(
+            self._directory, contents.frozen_checkpoint
+          )
         self._delete_expired(contents.step)
 
   def _write_checkpoint(

@@ -45,7 +45,8 @@ def without_digits(name):
 
 def names(directory):
   folder = pathlib.Path(directory) / paths.CHECKPOINTS
-  return sorted(without_digits(path.name) for path in folder.iterdir())
+  found = [path.name for path in folder.iterdir()]
+  return sorted(without_digits(x) for x in found if not x.startswith('.'))
 
 
 def frozen_path(directory, step=0):
@@ -146,13 +147,32 @@ def test_a_frozen_checkpoint_without_any_step_is_removed(tmp_path):
   killed.save(0, state(0))
   killed.close()
   # As SIGKILL between the two leaves it.
-  shutil.rmtree(tmp_path / paths.CHECKPOINTS / 'checkpoint_00000000')
+  folder = tmp_path / paths.CHECKPOINTS
+  shutil.rmtree(folder / 'checkpoint_00000000')
+  (folder / f'.{frozen_path(tmp_path).name}.used').unlink()
   again = saver(tmp_path)
   assert again.latest_step() is None
   again.save(0, state(0, frozen_scale=3.0))
   again.close()
   assert names(tmp_path) == ['checkpoint_00000000', 'frozen_00000000']
   check_restored(tmp_path, 0, state(0, frozen_scale=3.0))
+
+
+@pytest.mark.parametrize('kind', [saved_states.GDA, saved_states.FLAX])
+def test_it_stays_for_checkpoints_that_were_moved_away(tmp_path, kind):
+  first = saver(tmp_path, kind=kind)
+  first.save(0, state(0))
+  first.close()
+  name = paths.checkpoint_name(0, kind)
+  checkpoint = tmp_path / paths.CHECKPOINTS / name
+  checkpoint.rename(tmp_path / name)
+  again = saver(tmp_path, kind=kind)
+  again.save(0, state(0, frozen_scale=2.0))
+  again.close()
+  assert names(tmp_path).count('frozen_00000000') == 2
+  shutil.rmtree(checkpoint) if checkpoint.is_dir() else checkpoint.unlink()
+  (tmp_path / name).rename(checkpoint)
+  check_restored(tmp_path, 0, state(0))
 
 
 def test_expired_and_archived_checkpoints_keep_it(tmp_path):
@@ -371,7 +391,7 @@ def test_in_a_bucket(layout):
       checkpointer.restore(trees.abstract(value))
     checkpointer.save(step, value)
   found = bucket_damage.checkpoint_names(bucket)
-  assert [without_digits(name) for name in found] == [
+  assert [without_digits(x) for x in found if not x.startswith('.')] == [
     *(paths.checkpoint_name(step, kind) for step in (0, 1)),
     'frozen_00000000',
   ]

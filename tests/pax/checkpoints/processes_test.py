@@ -65,7 +65,7 @@ def test_one_replica_reads_for_both(messages):
 
 def test_frozen_leaves_are_saved_once_by_both(directory, messages):
   folder = directory / 'frozen/checkpoints'
-  *steps, frozen = sorted(path.name for path in folder.iterdir())
+  *steps, frozen = sorted(path.name for path in folder.glob('[!.]*'))
   assert steps == ['checkpoint_00000000', 'checkpoint_00000005']
   assert frozen.startswith('frozen_00000000_')
   # A device has the first half of the values, in both processes.
