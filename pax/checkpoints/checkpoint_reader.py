@@ -339,8 +339,10 @@ def _remedy(path: Path) -> str:
   """Returns the sentence with the way to continue without a checkpoint."""
   if frozen_checkpoint.is_name(path.name):
     return (
-      'The checkpoints next to it have only the other leaves: restore it from a'
-      ' copy, or run again with another --job_log_dir'
+      'The checkpoints that name it have only the other leaves: restore it from'
+      ' a copy, continue from one that does not name it by'
+      ' --on_corrupt_checkpoint=fallback, or run again with another'
+      ' --job_log_dir'
     )
   others = [s for s, other in _siblings(path).items() if other != path]
   action = (

@@ -300,7 +300,9 @@ def test_damage_of_it_is_found(tmp_path, damage):
     saved_states.flip_bit(file, 17)
     message = (
       'checkpoint .*frozen_00000000_[0-9a-f]{8} is corrupt: .* Nothing was'
-      ' changed. The checkpoints next to it have only the other leaves'
+      ' changed. The checkpoints that name it have only the other leaves: .*'
+      ' continue from one that does not name it by'
+      ' --on_corrupt_checkpoint=fallback'
     )
   else:
     checkpoint = folder / 'checkpoint_00000000'
@@ -312,6 +314,28 @@ def test_damage_of_it_is_found(tmp_path, damage):
     message = r"name '../job/\w+' as its frozen checkpoint"
   with pytest.raises(checkpoints.CorruptCheckpointError, match=message):
     check_restored(tmp_path, 0, state(0))
+
+
+def test_a_job_falls_back_to_a_checkpoint_that_does_not_name_it(tmp_path):
+  first = saver(tmp_path, frozen=())
+  first.save(0, state(0))
+  first.close()
+  second = saver(tmp_path, use_ocdbt=False)
+  second.restore(trees.abstract(state(0)))
+  for step in (5, 10):
+    second.save(step, state(step))
+  second.close()
+  saved_states.flip_bit(frozen_path(tmp_path, 5) / f'state/{ROWS}/1.0', 17)
+  third = saver(tmp_path, skips_corrupt=True)
+  restored = third.restore(trees.abstract(state(0)))
+  assert restored.step == 0
+  third.save(5, state(5))
+  third.close()
+  assert [x for x in names(tmp_path) if 'corrupt' in x] == [
+    'corrupt_checkpoint_00000005',
+    'corrupt_checkpoint_00000010',
+  ]
+  check_restored(tmp_path, 5, state(5))
 
 
 def test_a_reader_of_other_leaves_does_not_read_it(tmp_path):
