@@ -205,16 +205,19 @@ def test_meshes_and_repeated_layers_have_the_same_losses(
     'one': [],
     'sharded': ['ICI_MESH_SHAPE=[1,2,2]'],
     'repeated': ['USE_REPEATED_LAYER=True', 'ICI_MESH_SHAPE=[1,2,1]'],
+    'replicas': ['ICI_MESH_SHAPE=None'],
   }.items():
     job = tmp_path / name
     words = [f'--set={x}' for x in (*flags, 'OBJECTIVE=preferences')]
+    words.append('--set=BATCH_SIZE=8')
     steps = '--set=NUM_TRAIN_STEPS=3'
     assert _train(folder, job, pairs, *words, steps) == 0, (
       capfd.readouterr().err
     )
     losses[name] = list(binary.losses(job).values())
   # Factors of A are random, and those of a stack are other ones.
-  np.testing.assert_allclose(losses['sharded'], losses['one'], rtol=1e-5)
+  for name in ('sharded', 'replicas'):
+    np.testing.assert_allclose(losses[name], losses['one'], rtol=1e-5)
   np.testing.assert_allclose(losses['repeated'][0], losses['one'][0], rtol=1e-5)
 
 
