@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, Protocol
 
 import jax
@@ -133,7 +133,7 @@ class CheckpointReader:
     return self._frozen.path.name if self._frozen else None
 
   @property
-  def frozen_leaves(self) -> Collection[str]:
+  def frozen_leaves(self) -> Set[str]:
     """Names of the leaves that another checkpoint has."""
     return self.shapes.keys() - self._reader.shapes.keys()
 
@@ -193,9 +193,17 @@ class CheckpointReader:
     Raises:
       CorruptCheckpointError: Files differ from what was written.
     """
+    own = self._own_unpadded_shapes()
+    return (
+      {**self._frozen.unpadded_variable_shapes(), **own}
+      if self._frozen
+      else own
+    )
+
+  def _own_unpadded_shapes(self) -> Shapes:
     file = self._folder / verification.METADATA_IN_FOLDER
     if not file.exists():
-      return {} if self.is_paxml_flax else self.shapes
+      return {} if self.is_paxml_flax else self._reader.shapes
     with self._reading():
       metadata = verification.read_metadata(file)
     values = _flatten_json(metadata.get('train_state_metadata') or {})
@@ -331,8 +339,10 @@ def _remedy(path: Path) -> str:
   """Returns the sentence with the way to continue without a checkpoint."""
   if frozen_checkpoint.is_name(path.name):
     return (
-      'The checkpoints next to it have only the other leaves: restore it from a'
-      ' copy, or run again with another --job_log_dir'
+      'The checkpoints that name it have only the other leaves: restore it from'
+      ' a copy, continue from one that does not name it by'
+      ' --on_corrupt_checkpoint=fallback, or run again with another'
+      ' --job_log_dir'
     )
   others = [s for s, other in _siblings(path).items() if other != path]
   action = (

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checkpoint of the leaves that no training step changes.
 
-A job saves these leaves once, in `checkpoints/frozen_<step>`, which has the
-format of its checkpoints. Each checkpoint names the one with its frozen leaves
-(`verification.Metadata`) and has all others; `checkpoint_reader` reads both.
+A job saves these leaves once, in `checkpoints/frozen_<step>_<random digits>`,
+which has the format of its checkpoints. Each checkpoint names the one with its
+frozen leaves (`verification.Metadata`) and has all others; `checkpoint_reader`
+reads both.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
+import uuid
 from collections.abc import Collection
+
+from absl import logging
 
 from pax import storage
 from pax.checkpoints import paths
@@ -21,7 +25,7 @@ from pax.checkpoints.types import (
   State,
 )
 
-_NAME = re.compile(rf'{paths.FROZEN}\d+(_\d+)?')
+_NAME = re.compile(rf'{paths.FROZEN}\d+_[0-9a-f]{{8}}')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,21 +58,43 @@ class FrozenCheckpoint:
     """
     self._frozen = frozenset(leaves)
 
-  def is_missing(self, leaves: LeafDict) -> bool:
-    """Returns whether the next save must write a frozen checkpoint.
+  def is_used(self, leaves: LeafDict) -> bool:
+    """Returns whether some of the leaves of a state are frozen."""
+    return not self._frozen.isdisjoint(leaves)
+
+  def name_to_use(
+    self, leaves: LeafDict, directory: storage.Path, step: int
+  ) -> str:
+    """Returns the name of the frozen checkpoint of the next save.
+
+    It is a new name unless the present one has the leaves, and is still there.
 
     Args:
       leaves: The leaves of the state.
+      directory: The folder of the checkpoints.
+      step: The step that is saved.
     """
-    return not self._frozen & leaves.keys() <= self._saved
+    if self._name is None or not self._frozen & leaves.keys() <= self._saved:
+      return _new_name(step)
+    if self._is_written and _is_gone(directory, self._name):
+      new_name = _new_name(step)
+      logging.warning(
+        '%s is gone, without which the checkpoints that name it cannot be'
+        ' restored; the next ones name %s, with the same variables',
+        directory / self._name,
+        new_name,
+      )
+      return new_name
+    return self._name
 
-  def begin(self, name: str) -> None:
-    """Names a new frozen checkpoint, which the next save writes.
+  def use(self, name: str) -> None:
+    """Sets the frozen checkpoint of the next save, which writes a new one.
 
     Args:
-      name: A free name, that of `free_name` in the first process.
+      name: That of `name_to_use` in the first process.
     """
-    self._name, self._saved, self._is_written = name, frozenset(), False
+    if name != self._name:
+      self._name, self._saved, self._is_written = name, frozenset(), False
 
   def split(self, state: State) -> Split:
     """Returns the parts of a state that the next save writes.
@@ -109,21 +135,6 @@ class FrozenCheckpoint:
     self._name, self._saved, self._is_written = name, frozenset(leaves), True
 
 
-def free_name(directory: storage.Path, step: int) -> str:
-  """Returns a name for a new frozen checkpoint.
-
-  Args:
-    directory: The folder of the checkpoints.
-    step: The step of the first checkpoint that refers to it.
-  """
-  first = name = f'{paths.FROZEN}{step:08d}'
-  count = 1
-  while (directory / name).exists():
-    count += 1
-    name = f'{first}_{count}'
-  return name
-
-
 def find(checkpoint: storage.Path, name: str) -> storage.Path:
   """Returns the frozen checkpoint to which a checkpoint refers.
 
@@ -151,21 +162,40 @@ def find(checkpoint: storage.Path, name: str) -> storage.Path:
   )
 
 
+def mark_used(directory: storage.Path, name: str) -> None:
+  """Records that a complete checkpoint names a frozen one.
+
+  Args:
+    directory: The folder of the checkpoints.
+    name: The name of the frozen checkpoint.
+  """
+  marker = _use_marker(directory / name)
+  try:
+    if not marker.exists():
+      marker.write_text('A checkpoint has named it.\n')
+  except OSError as e:
+    # The next save tries again.
+    logging.warning('Cannot write %s: %s', marker, e)
+
+
 def remove_unused(directory: storage.Path) -> None:
   """Removes what a job left that was killed before its first checkpoint.
 
-  Frozen checkpoints next to anything else stay: an archived or damaged
-  checkpoint may refer to them.
+  Frozen checkpoints that another checkpoint has named stay, because that one
+  may be elsewhere now. So do those next to anything else.
 
   Args:
     directory: The folder of the checkpoints.
   """
   if not directory.exists():
     return
-  entries: list[storage.Path] = list(directory.iterdir())
-  if all(_NAME.fullmatch(path.name) for path in entries):
+  entries: list[storage.Path] = [
+    path for path in directory.iterdir() if not path.name.startswith('.')
+  ]
+  if all(is_name(path.name) for path in entries):
     for path in entries:
-      paths.discard(path)
+      if not _use_marker(path).exists():
+        paths.discard(path)
 
 
 def is_name(name: str) -> bool:
@@ -177,3 +207,25 @@ def _without(state: State, leaves: LeafDict, removed: Collection[str]) -> State:
   return paths.unflatten(
     state, {k: None if k in removed else v for k, v in leaves.items()}
   )
+
+
+def _new_name(step: int) -> str:
+  """Returns a name that no other checkpoint has, in any job.
+
+  A checkpoint that was copied next to those of another job does not find a
+  frozen checkpoint of that job under it.
+  """
+  return f'{paths.FROZEN}{step:08d}_{uuid.uuid4().hex[:8]}'
+
+
+def _is_gone(directory: storage.Path, name: str) -> bool:
+  """Returns whether a checkpoint was removed from a folder that is there."""
+  try:
+    return directory.exists() and not paths.is_committed(directory / name)
+  except OSError:
+    # The save reports what is wrong.
+    return False
+
+
+def _use_marker(frozen: storage.Path) -> storage.Path:
+  return frozen.with_name(f'.{frozen.name}.used')

@@ -293,12 +293,14 @@ class FileCheckpointer:
 
   def _split(self, state: State, step: int) -> frozen_checkpoint.Split:
     """Returns the leaves to save, and the frozen ones if none has them yet."""
-    if self._frozen.is_missing(paths.flatten(state)):
-      name = frozen_checkpoint.free_name(self._directory, step)
+    leaves = paths.flatten(state)
+    if self._frozen.is_used(leaves):
+      with read_deadline.limiting(self._directory):
+        name = self._frozen.name_to_use(leaves, self._directory, step)
       names = agreement.exchange(
         name, self._barriers, 'the frozen checkpoint has a name'
       )
-      self._frozen.begin(names[0])
+      self._frozen.use(names[0])
     return self._frozen.split(state)
 
   def restore(self, abstract: State, step: int | None = None) -> Restored:
@@ -385,12 +387,10 @@ class FileCheckpointer:
     if replica:
       leaves = replica.broadcast(wanted, leaves)
       logging.info('Processes %s have read the checkpoint', readers)
-    if self._transforms.is_identity:
-      self._frozen.set_restored(
-        checkpoint.frozen_checkpoint, checkpoint.frozen_leaves
-      )
-    else:
-      self._frozen.set_restored(None, ())
+    unchanged = self._transforms.unchanged(checkpoint.shapes, wanted)
+    self._frozen.set_restored(
+      checkpoint.frozen_checkpoint, unchanged & checkpoint.frozen_leaves
+    )
     logging.info('Restored step %d from %s', step, path)
     return Restored(
       paths.unflatten(abstract, leaves),
@@ -510,6 +510,10 @@ class FileCheckpointer:
       name = paths.checkpoint_name(contents.step, self._kind)
       self._write_checkpoint(name, contents)
       if jax.process_index() == 0:
+        if contents.frozen_checkpoint:
+          frozen_checkpoint.mark_used(
+            self._directory, contents.frozen_checkpoint
+          )
         self._delete_expired(contents.step)
 
   def _write_checkpoint(

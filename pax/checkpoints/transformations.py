@@ -109,6 +109,20 @@ class Transformations:
     }
     return transformed | fresh
 
+  def unchanged(self, saved: Shapes, abstract: LeafDict) -> set[str]:
+    """Returns the names of leaves that `read` returns as they are saved.
+
+    Args:
+      saved: Shapes and dtypes of the leaves of the checkpoint.
+      abstract: As for `read`.
+    """
+    return {
+      name
+      for name, leaf in abstract.items()
+      if not self._keeps_fresh(name, leaf, saved)
+      and self._source(name, leaf, saved) == (name, None)
+    }
+
   def _keeps_fresh(
     self,
     name: str,

@@ -181,7 +181,9 @@ class LowRankUpdates(base_layer.BaseLayer):
       dtype=jnp.float32,
       mesh_shape=self.mesh_shape,
       collections=[
-        base_layer.WeightHParamsCollection.DISALLOW_BFLOAT16_CONVERSION
+        base_layer.WeightHParamsCollection.DISALLOW_BFLOAT16_CONVERSION,
+        # It is equal on all replicas; without a flag they refuse it.
+        base_layer.WeightHParamsCollection.REQUIRES_MEAN_SYNC,
       ],
     )
     self.create_variable('lora_scale', hparams, trainable=False)

@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import shutil
+import types
 import uuid
 
 import jax.numpy as jnp
@@ -36,14 +38,27 @@ def saver(directory, frozen=FROZEN, kind=saved_states.GDA, **options):
   return checkpointer
 
 
+def without_digits(name):
+  """Returns the name of a frozen checkpoint without its random digits."""
+  return re.sub(r'^(frozen_\d{8})_[0-9a-f]{8}$', r'\1', name)
+
+
 def names(directory):
   folder = pathlib.Path(directory) / paths.CHECKPOINTS
-  return sorted(path.name for path in folder.iterdir())
+  found = [path.name for path in folder.iterdir()]
+  return sorted(without_digits(x) for x in found if not x.startswith('.'))
+
+
+def frozen_path(directory, step=0):
+  folder = pathlib.Path(directory) / paths.CHECKPOINTS
+  (path,) = folder.glob(f'frozen_{step:08d}_*')
+  return path
 
 
 def frozen_of(directory, step):
   path = paths.steps(pathlib.Path(directory) / paths.CHECKPOINTS)[step]
-  return checkpoint_reader.CheckpointReader(path).frozen_checkpoint
+  name = checkpoint_reader.CheckpointReader(path).frozen_checkpoint
+  return name and without_digits(name)
 
 
 def check_restored(directory, step, expected, **options):
@@ -72,7 +87,9 @@ def test_frozen_leaves_are_saved_once(tmp_path, kind, use_ocdbt):
   path = tmp_path / paths.CHECKPOINTS / steps[-1]
   reader = checkpoint_reader.CheckpointReader(path)
   assert reader.frozen_leaves == {*FROZEN}
-  assert reader.shapes[ROWS] == ((16, 24), 'float32')
+  for shapes in (reader.shapes, reader.unpadded_variable_shapes()):
+    assert shapes[ROWS] == ((16, 24), 'float32')
+    assert shapes[BIAS] == ((3,), 'bfloat16')
   assert not any(
     name.encode() in file.read_bytes()
     for file in saved_states.files(path)
@@ -121,7 +138,7 @@ def test_a_job_with_complete_checkpoints_goes_on_with_frozen_ones(tmp_path):
   third.restore(trees.abstract(state(0)))
   third.save(5, state(6, frozen_scale=2.0))
   third.close()
-  assert frozen_of(tmp_path, 5) == 'frozen_00000005_2'
+  assert names(tmp_path).count('frozen_00000005') == 2
   check_restored(tmp_path, 5, state(6, frozen_scale=2.0))
 
 
@@ -130,13 +147,32 @@ def test_a_frozen_checkpoint_without_any_step_is_removed(tmp_path):
   killed.save(0, state(0))
   killed.close()
   # As SIGKILL between the two leaves it.
-  shutil.rmtree(tmp_path / paths.CHECKPOINTS / 'checkpoint_00000000')
+  folder = tmp_path / paths.CHECKPOINTS
+  shutil.rmtree(folder / 'checkpoint_00000000')
+  (folder / f'.{frozen_path(tmp_path).name}.used').unlink()
   again = saver(tmp_path)
   assert again.latest_step() is None
   again.save(0, state(0, frozen_scale=3.0))
   again.close()
   assert names(tmp_path) == ['checkpoint_00000000', 'frozen_00000000']
   check_restored(tmp_path, 0, state(0, frozen_scale=3.0))
+
+
+@pytest.mark.parametrize('kind', [saved_states.GDA, saved_states.FLAX])
+def test_it_stays_for_checkpoints_that_were_moved_away(tmp_path, kind):
+  first = saver(tmp_path, kind=kind)
+  first.save(0, state(0))
+  first.close()
+  name = paths.checkpoint_name(0, kind)
+  checkpoint = tmp_path / paths.CHECKPOINTS / name
+  checkpoint.rename(tmp_path / name)
+  again = saver(tmp_path, kind=kind)
+  again.save(0, state(0, frozen_scale=2.0))
+  again.close()
+  assert names(tmp_path).count('frozen_00000000') == 2
+  shutil.rmtree(checkpoint) if checkpoint.is_dir() else checkpoint.unlink()
+  (tmp_path / name).rename(checkpoint)
+  check_restored(tmp_path, 0, state(0))
 
 
 def test_expired_and_archived_checkpoints_keep_it(tmp_path):
@@ -157,29 +193,100 @@ def test_expired_and_archived_checkpoints_keep_it(tmp_path):
   again = saver(tmp_path, **options)
   again.save(0, state(0))
   again.close()
-  assert 'frozen_00000000' in names(tmp_path)
-  assert frozen_of(tmp_path, 0) == 'frozen_00000000_2'
+  assert names(tmp_path).count('frozen_00000000') == 2
+  assert ROWS in checkpoint_reader.CheckpointReader(archived).shapes
 
 
 def test_a_copy_without_it_names_what_is_missing(tmp_path):
   checkpointer = saver(tmp_path / 'job')
   checkpointer.save(0, state(0))
   checkpointer.close()
+  frozen = frozen_path(tmp_path / 'job')
   copy = tmp_path / 'copy/checkpoints/checkpoint_00000000'
   shutil.copytree(tmp_path / 'job/checkpoints/checkpoint_00000000', copy)
   fallback = saver(tmp_path / 'copy', skips_corrupt=True)
   with pytest.raises(
     checkpoints.CheckpointError,
     match='has only the leaves that training changes; the others are in'
-    ' frozen_00000000, which must be next to it and is missing',
+    rf' {frozen.name}, which must be next to it and is missing',
   ):
     fallback.restore(trees.abstract(state(0)))
   assert copy.exists()
-  shutil.copytree(
-    tmp_path / 'job/checkpoints/frozen_00000000',
-    tmp_path / 'copy/checkpoints/frozen_00000000',
-  )
+  shutil.copytree(frozen, copy.parent / frozen.name)
   check_restored(tmp_path / 'copy', 0, state(0))
+
+
+def test_one_of_another_job_is_not_taken_for_it(tmp_path):
+  for name, scale in (('first', 1.0), ('second', 2.0)):
+    checkpointer = saver(tmp_path / name)
+    checkpointer.save(0, state(0, frozen_scale=scale))
+    checkpointer.save(int(5 * scale), state(5, frozen_scale=scale))
+    checkpointer.close()
+  folders = [tmp_path / x / paths.CHECKPOINTS for x in ('first', 'second')]
+  copy = 'checkpoint_00000010'
+  shutil.copytree(folders[1] / copy, folders[0] / copy)
+  with pytest.raises(checkpoints.CheckpointError, match='is missing'):
+    check_restored(tmp_path / 'first', 10, state(5, frozen_scale=2.0))
+  # Both fit into one folder.
+  frozen = frozen_path(tmp_path / 'second')
+  shutil.copytree(frozen, folders[0] / frozen.name)
+  check_restored(tmp_path / 'first', 5, state(5))
+  check_restored(tmp_path / 'first', 10, state(5, frozen_scale=2.0))
+
+
+def test_it_is_saved_again_when_someone_has_removed_it(tmp_path):
+  checkpointer = saver(tmp_path)
+  checkpointer.save(0, state(0))
+  checkpointer.wait()
+  shutil.rmtree(frozen_path(tmp_path))
+  checkpointer.save(5, state(5))
+  checkpointer.save(10, state(10))
+  checkpointer.close()
+  assert frozen_of(tmp_path, 10) == 'frozen_00000005'
+  check_restored(tmp_path, 5, state(5))
+  check_restored(tmp_path, 10, state(10))
+
+
+def test_a_job_with_transformations_saves_it_once(tmp_path):
+  first = saver(tmp_path)
+  first.save(0, state(0))
+  first.close()
+  for step, rules in (
+    # No leaf of the job's own checkpoints is transformed by it.
+    (5, {'mdl_vars/params/(.*)': r'mdl_vars/params/old_\1'}),
+    (10, {'mdl_vars/params/columns': 'mdl_vars/params/rows'}),
+  ):
+    again = checkpoints.create_checkpointer(
+      checkpoints.CheckpointOptions(save_interval_steps=5),
+      str(tmp_path),
+      restore_transformations=rules,
+    )
+    again.set_frozen_leaves(FROZEN)
+    again.restore(trees.abstract(state(0)))
+    again.save(step, state(step))
+    again.close()
+  assert names(tmp_path).count('frozen_00000000') == 1
+  assert frozen_of(tmp_path, 10) == 'frozen_00000000'
+  # A leaf that is another one there has values that no checkpoint has.
+  resized = state(10)
+  params = resized['mdl_vars']['params']
+  params['columns'] = jnp.zeros((2, 2))
+  rules = {
+    'mdl_vars/params/columns': types.SimpleNamespace(
+      original_key=None, value_fn=lambda x: x[:2, :2]
+    )
+  }
+  third = checkpoints.create_checkpointer(
+    checkpoints.CheckpointOptions(save_interval_steps=5),
+    str(tmp_path),
+    restore_transformations=rules,
+  )
+  third.set_frozen_leaves(FROZEN)
+  resized = third.restore(trees.abstract(resized)).state
+  third.save(15, resized)
+  third.close()
+  assert frozen_of(tmp_path, 15) == 'frozen_00000015'
+  check_restored(tmp_path, 15, resized)
 
 
 @pytest.mark.parametrize('damage', ['a data file', 'the name'])
@@ -189,11 +296,13 @@ def test_damage_of_it_is_found(tmp_path, damage):
   checkpointer.close()
   folder = tmp_path / paths.CHECKPOINTS
   if damage == 'a data file':
-    file = folder / f'frozen_00000000/state/{ROWS}/1.0'
+    file = frozen_path(tmp_path) / f'state/{ROWS}/1.0'
     saved_states.flip_bit(file, 17)
     message = (
-      'checkpoint .*frozen_00000000 is corrupt: .* Nothing was changed. The'
-      ' checkpoints next to it have only the other leaves'
+      'checkpoint .*frozen_00000000_[0-9a-f]{8} is corrupt: .* Nothing was'
+      ' changed. The checkpoints that name it have only the other leaves: .*'
+      ' continue from one that does not name it by'
+      ' --on_corrupt_checkpoint=fallback'
     )
   else:
     checkpoint = folder / 'checkpoint_00000000'
@@ -202,9 +311,31 @@ def test_damage_of_it_is_found(tmp_path, damage):
     entries = manifest.read(checkpoint)
     entries |= manifest.file_entries(checkpoint, [paths.METADATA_FILE])
     manifest.write(checkpoint, entries, 0, 1)
-    message = r"name '../job/\d+' as its frozen checkpoint"
+    message = r"name '../job/\w+' as its frozen checkpoint"
   with pytest.raises(checkpoints.CorruptCheckpointError, match=message):
     check_restored(tmp_path, 0, state(0))
+
+
+def test_a_job_falls_back_to_a_checkpoint_that_does_not_name_it(tmp_path):
+  first = saver(tmp_path, frozen=())
+  first.save(0, state(0))
+  first.close()
+  second = saver(tmp_path, use_ocdbt=False)
+  second.restore(trees.abstract(state(0)))
+  for step in (5, 10):
+    second.save(step, state(step))
+  second.close()
+  saved_states.flip_bit(frozen_path(tmp_path, 5) / f'state/{ROWS}/1.0', 17)
+  third = saver(tmp_path, skips_corrupt=True)
+  restored = third.restore(trees.abstract(state(0)))
+  assert restored.step == 0
+  third.save(5, state(5))
+  third.close()
+  assert [x for x in names(tmp_path) if 'corrupt' in x] == [
+    'corrupt_checkpoint_00000005',
+    'corrupt_checkpoint_00000010',
+  ]
+  check_restored(tmp_path, 5, state(5))
 
 
 def test_a_reader_of_other_leaves_does_not_read_it(tmp_path):
@@ -212,7 +343,7 @@ def test_a_reader_of_other_leaves_does_not_read_it(tmp_path):
   checkpointer.save(0, state(0))
   checkpointer.close()
   folder = tmp_path / paths.CHECKPOINTS
-  saved_states.flip_bit(folder / f'frozen_00000000/state/{ROWS}/1.0', 17)
+  saved_states.flip_bit(frozen_path(tmp_path) / f'state/{ROWS}/1.0', 17)
   reader = checkpoint_reader.CheckpointReader(folder / 'checkpoint_00000000')
   bias = paths.flatten(trees.abstract(state(0)))[BIAS]
   saved_states.check_equal(
@@ -258,8 +389,8 @@ def test_orbax_restores_the_other_leaves(tmp_path):
   checkpointer.close()
   folder = tmp_path / paths.CHECKPOINTS
   own, frozen = (
-    ocp.StandardCheckpointer().restore(folder / name / 'state')
-    for name in ('checkpoint_00000000', 'frozen_00000000')
+    ocp.StandardCheckpointer().restore(path / 'state')
+    for path in (folder / 'checkpoint_00000000', frozen_path(tmp_path))
   )
   expected = state(0)
   params = expected['mdl_vars']['params']
@@ -274,7 +405,7 @@ def test_orbax_restores_the_other_leaves(tmp_path):
 def test_in_a_bucket(layout):
   bucket = storage.to_path(f'memory://{uuid.uuid4().hex}/run')
   kind, options = bucket_damage.LAYOUTS[layout]
-  part = bucket / paths.CHECKPOINTS / 'frozen_00000000/state/d/1'
+  part = bucket / paths.CHECKPOINTS / 'frozen_00000000_0123abcd/state/d/1'
   part.write_text('x')
   value = saved_states.state(1)
   for step in (0, 1):
@@ -284,7 +415,7 @@ def test_in_a_bucket(layout):
       checkpointer.restore(trees.abstract(value))
     checkpointer.save(step, value)
   found = bucket_damage.checkpoint_names(bucket)
-  assert found == [
+  assert [without_digits(x) for x in found if not x.startswith('.')] == [
     *(paths.checkpoint_name(step, kind) for step in (0, 1)),
     'frozen_00000000',
   ]

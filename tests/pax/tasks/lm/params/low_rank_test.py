@@ -85,13 +85,14 @@ def _check_frozen(leaves, first):
 
 
 def _check_saved_once(job):
-  """Checks that the frozen checkpoint alone has the variables of the model."""
+  """Checks that only the frozen checkpoint has variables of the model."""
   folder = job / 'checkpoints'
   steps = paths.steps(folder)
   assert len(steps) > 1
-  assert [path.name for path in folder.glob('frozen_*')] == ['frozen_00000000']
+  (frozen,) = folder.glob('frozen_*')
   for path in steps.values():
     reader = checkpoint_reader.CheckpointReader(path)
+    assert reader.frozen_checkpoint == frozen.name
     variables = {x for x in reader.shapes if x.startswith('mdl_vars.')}
     assert reader.frozen_leaves == {x for x in variables if not _is_factor(x)}
 
@@ -244,16 +245,19 @@ def test_meshes_and_repeated_layers_have_the_same_losses(
     'one': [],
     'sharded': ['ICI_MESH_SHAPE=[1,2,2]'],
     'repeated': ['USE_REPEATED_LAYER=True', 'ICI_MESH_SHAPE=[1,2,1]'],
+    'replicas': ['ICI_MESH_SHAPE=None'],
   }.items():
     job = tmp_path / name
     words = [f'--set={x}' for x in (*flags, 'OBJECTIVE=preferences')]
+    words.append('--set=BATCH_SIZE=8')
     steps = '--set=NUM_TRAIN_STEPS=3'
     assert _train(folder, job, pairs, *words, steps) == 0, (
       capfd.readouterr().err
     )
     losses[name] = list(binary.losses(job).values())
   # Factors of A are random, and those of a stack are other ones.
-  np.testing.assert_allclose(losses['sharded'], losses['one'], rtol=1e-5)
+  for name in ('sharded', 'replicas'):
+    np.testing.assert_allclose(losses[name], losses['one'], rtol=1e-5)
   np.testing.assert_allclose(losses['repeated'][0], losses['one'][0], rtol=1e-5)
 
 
