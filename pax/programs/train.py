@@ -99,6 +99,7 @@ class _TrainLoop:
       if train_program.is_resumable(self.step):
         self._save(force=job.preemption.save_requested())
         if not train_program.should_run(self.state, self.step):
+          self._report_if_finished()
           return Outcome.DONE
         if job.preemption.stop_requested():
           return Outcome.PREEMPTED
@@ -126,6 +127,15 @@ class _TrainLoop:
         gc.collect()
       if self._evaluate(output):
         return Outcome.STOPPED_EARLY
+
+  def _report_if_finished(self) -> None:
+    """Says why a job that was started again does not train."""
+    last = int(self._job.task.train.num_train_steps)
+    if self.step and self.step == self._job.step and self.step >= last:
+      self._job.progress.print(
+        f'step {self.step}: none of {last} steps is left; to go on, increase'
+        ' task.train.num_train_steps'
+      )
 
   def finish(self, outcome: Outcome) -> Outcome:
     """Saves the last state; evaluates and reports it unless preempted.

@@ -32,7 +32,7 @@ def find(
 
   Raises:
     UsageError: no experiment is named, or a constant is a search point.
-    ValueError: there is no such experiment or constant.
+    ValueError: there is no such experiment or constant, or it is abstract.
   """
   if commands and not exp:
     experiment = fiddle_commands.experiment(
@@ -54,6 +54,12 @@ def find(
       f'{", ".join(search_points)} of {cls.__name__} are search points;'
       f' search them with --study=local, or choose with --set'
       f' {next(iter(search_points))}=...'
+    )
+  if missing := sorted(getattr(cls, '__abstractmethods__', ())):
+    raise ValueError(
+      f'{cls.__name__} must define {" and ".join(f"{x}()" for x in missing)},'
+      ' got none; inherit a class that does, such as SyntheticDataset of'
+      ' tasks.lm.params.lm_cloud for datasets() with TRAIN_DATA'
     )
   return cls()
 

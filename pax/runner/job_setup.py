@@ -83,8 +83,21 @@ def resolve(
     _set_infeed_host(config)
   eval_on_test = options.eval_on_test
   if eval_on_test is None:
-    eval_on_test = getattr(experiment, 'EVAL_ON_TEST', False)
-  return JobSpec(experiment, tree, eval_on_test, callbacks or JobCallbacks())
+    eval_on_test = getattr(experiment, 'EVAL_ON_TEST', None)
+    if options.mode == 'train' and eval_on_test is None:
+      _report_unread_data(experiment)
+  return JobSpec(
+    experiment, tree, bool(eval_on_test), callbacks or JobCallbacks()
+  )
+
+
+def _report_unread_data(experiment: base_experiment.BaseExperiment) -> None:
+  if data := getattr(experiment, 'EVAL_DATA', None):
+    logging.warning(
+      'EVAL_DATA=%s is not evaluated during training; pass --eval_on_test, or'
+      ' evaluate the checkpoints by --mode=eval (--noeval_on_test: no warning)',
+      data,
+    )
 
 
 def _set_profiled_steps(train: Config[Any], profile_steps: str) -> None:

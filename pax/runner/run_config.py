@@ -51,6 +51,7 @@ def from_experiment(
   overrides.set_fields(tree, changes)
   _check_task(tree.task, 'task must be')
   check_domains(tree)
+  _check_batch_counts(tree, changes)
   return tree
 
 
@@ -71,6 +72,25 @@ def of_task(
     overrides.set_fields(tree, changes)
     check_domains(tree)
   return tree
+
+
+def _check_batch_counts(
+  tree: Config[RunConfig], changes: Sequence[overrides.Override]
+) -> None:
+  """Checks that numbers of batches by --set have an effect."""
+  names = {change.name for change in changes}
+  for group in ('eval_inputs', 'decode_inputs'):
+    for i, input_p in enumerate(getattr(tree, group)):
+      path = f'{group}[{i}]'
+      name = f'{path}.eval_loop_num_batches'
+      if name not in names or not input_p.reset_for_eval:
+        continue
+      if (count := input_p.eval_loop_num_batches) not in (None, -1):
+        raise ValueError(
+          f'{name} must be None with {path}.reset_for_eval=True, which'
+          f' evaluates all batches, got {count}; with --set'
+          f' {path}.reset_for_eval=False each evaluation takes the next {count}'
+        )
 
 
 def check_domains(tree: Config[RunConfig]) -> None:

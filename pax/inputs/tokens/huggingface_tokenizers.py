@@ -121,8 +121,16 @@ def by_name(name: str) -> pax_fiddle.Config[tokenizers.Tokenizer]:
       tokenizers.SentencePieceTokenizer, model_file=str(path)
     )
   folder = path.parent if path.name == _FILE else path
-  if (folder / _FILE).is_file() and (folder / 'config.json').is_file():
+  files = [folder / _FILE, folder / 'config.json']
+  missing = [str(file) for file in files if not file.is_file()]
+  if not missing:
     return pax_fiddle.Config(HuggingFaceTokenizer, folder=str(folder))
+  if path.name == _FILE or folder.is_dir():
+    raise ValueError(
+      f'the tokenizer {name!r} must be {_FILE} in a folder with config.json,'
+      ' which has eos_token_id; there is no'
+      f' {" and no ".join(missing)}'
+    )
   raise ValueError(
     f'the tokenizer must be bytes, *.model or a {_FILE} with config.json in its'
     f' folder, got {name!r}'

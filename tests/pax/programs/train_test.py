@@ -77,6 +77,7 @@ class FakeWriter(summaries.NoopWriter):
 class FakeProgress:
   def __init__(self):
     self.shown = []
+    self.printed = []
     self.input_waits = []
 
   def update(self, step, metrics, *, rate, mfu, input_wait):
@@ -84,7 +85,7 @@ class FakeProgress:
     self.input_waits.append(input_wait)
 
   def print(self, text):
-    pass
+    self.printed.append(text)
 
   def close(self):
     pass
@@ -358,6 +359,11 @@ def test_nothing_is_left_to_do(tmp_path):
   run = _run(tmp_path, first=4)
   assert train_program.train(run) is Outcome.DONE
   assert run.writer.steps == []
+  said = 'step 4: none of 4 steps is left; to go on, increase'
+  assert run.progress.printed[0].startswith(said)
+  run = _run(tmp_path / 'more', first=3)
+  assert train_program.train(run) is Outcome.DONE
+  assert not any('to go on' in text for text in run.progress.printed)
 
 
 def test_ends_where_the_data_end(tmp_path):

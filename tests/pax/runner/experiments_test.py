@@ -58,3 +58,19 @@ def test_what_it_does_not_consist_of():
 def test_a_search_point_must_be_chosen():
   with pytest.raises(ValueError, match='RATE of Several are search points'):
     _find('large')
+
+
+@experiment_registry.register(allow_overwrite=True)
+class WithoutData(base_experiment.BaseExperiment):
+  """Lacks datasets()."""
+
+  def task(self):
+    raise NotImplementedError
+
+
+def test_an_experiment_without_a_method():
+  name = f'{WithoutData.__module__}.WithoutData'
+  with pytest.raises(
+    ValueError, match=r'^WithoutData must define datasets\(\), got none;'
+  ):
+    experiments.find(name, [])

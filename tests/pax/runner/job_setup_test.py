@@ -87,6 +87,52 @@ def test_profiled_steps_are_steps_of_the_job(tmp_path):
     plan('12:13')
 
 
+class HeldOut(experiments.TinySpmd):
+  EVAL_DATA = 'held_out.bin'
+
+
+class Decided(HeldOut):
+  EVAL_ON_TEST = False
+
+
+@pytest.mark.parametrize(
+  ('fields', 'is_reported'),
+  [
+    ({}, True),
+    ({'eval_on_test': True}, False),
+    ({'eval_on_test': False}, False),
+    ({'mode': 'eval'}, False),
+  ],
+)
+def test_data_that_training_does_not_evaluate(
+  tmp_path, caplog, fields, is_reported
+):
+  made = options.RunOptions(job_log_dir=str(tmp_path), **fields)
+  job_setup.resolve(made, HeldOut())
+  text = 'EVAL_DATA=held_out.bin is not evaluated during training; pass --eval'
+  assert (text in caplog.text) == is_reported
+  caplog.clear()
+  assert job_setup.resolve(made, Decided()).eval_on_test == (
+    fields.get('eval_on_test') is True
+  )
+  assert text not in caplog.text
+
+
+def test_a_number_of_batches_of_a_full_epoch(tmp_path):
+  count = 'eval_inputs[0].eval_loop_num_batches='
+  resets, continues = (f'eval_inputs[0].reset_for_eval={x}' for x in (1, 0))
+  with pytest.raises(
+    ValueError, match=r'eval_inputs\[0\]\.eval_loop_num_batches must be None'
+  ):
+    _plan(tmp_path, experiments.TinySpmd(), f'{count}3', resets)
+  for settings in (
+    (f'{count}3', continues),
+    (f'{count}None', resets),
+    (f'{count}-1', resets),
+  ):
+    _plan(tmp_path, experiments.TinySpmd(), *settings)
+
+
 def test_averages_that_nobody_keeps(tmp_path):
   made, planned = _plan(
     tmp_path,

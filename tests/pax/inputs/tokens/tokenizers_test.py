@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from pax.inputs.tokens import tokenizers
+from pax.inputs.tokens import huggingface_tokenizers, tokenizers
 from tests.testing import programs
 
 TEXT = 'def f(x):\n\treturn  x + 1  # déjà vu \u4e16\n\n\n'
@@ -195,3 +195,18 @@ def test_sentencepiece_without_a_model_says_so(tmp_path):
 
 if __name__ == '__main__':
   _fit(*sys.argv[1:])
+
+
+def test_a_missing_file_of_a_hugging_face_tokenizer_is_named(tmp_path):
+  file, config = tmp_path / 'tokenizer.json', tmp_path / 'config.json'
+  by_name = huggingface_tokenizers.by_name
+  with pytest.raises(ValueError, match=f'there is no {file} and no {config}$'):
+    by_name(str(file))
+  file.write_text('{}')
+  for name in (file, tmp_path):
+    with pytest.raises(ValueError, match=f'there is no {config}$'):
+      by_name(str(name))
+  config.write_text('{}')
+  assert by_name(str(file)).folder == by_name(str(tmp_path)).folder
+  with pytest.raises(ValueError, match='must be bytes, .* got'):
+    by_name('gpt2')
