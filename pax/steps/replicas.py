@@ -7,6 +7,7 @@ global already.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeVar
 
 import jax
@@ -118,19 +119,49 @@ def sync_non_trainables(
   def sync(
     hparams: base_layer.WeightHParams, new_value: JTensor, old_value: JTensor
   ) -> JTensor:
-    if axis_name is not None:
-      if base_layer.var_requires_mean_sync(hparams):
-        new_value = pmean(new_value, axis_name)
-      elif base_layer.var_requires_sum_sync(hparams):
-        # All replicas start from the same old value.
-        new_value = old_value + psum(new_value - old_value, axis_name)
-      else:
-        raise ValueError(
-          f'a non-trainable variable of shape {hparams.shape} must have the '
-          'flag REQUIRES_MEAN_SYNC or REQUIRES_SUM_SYNC to be trained on '
-          f'several replicas, got {hparams.collections}; set it where the '
-          'layer creates the variable, or set ici_mesh_shape'
-        )
-    return new_value.astype(old_value.dtype)
+    if axis_name is None:
+      return new_value.astype(old_value.dtype)
+    return combine_non_trainable(
+      hparams,
+      new_value,
+      old_value,
+      mean=lambda x: pmean(x, axis_name),
+      total=lambda x: psum(x, axis_name),
+    )
 
   return jax.tree.map(sync, var_weight_hparams, new, old)
+
+
+def combine_non_trainable(
+  hparams: base_layer.WeightHParams,
+  new: JTensor,
+  old: JTensor,
+  *,
+  mean: Callable[[JTensor], JTensor],
+  total: Callable[[JTensor], JTensor],
+) -> JTensor:
+  """Returns a variable that parts of a batch have updated.
+
+  Args:
+    hparams: WeightHParams of the variable.
+    new: The values of the parts.
+    old: The value before, for all parts.
+    mean: Returns the mean over the parts.
+    total: Returns the sum over the parts.
+
+  Raises:
+    ValueError: The variable has no sync flag.
+  """
+  if base_layer.var_requires_mean_sync(hparams):
+    value = mean(new)
+  elif base_layer.var_requires_sum_sync(hparams):
+    value = old + total(new - old)
+  else:
+    raise ValueError(
+      f'a non-trainable variable of shape {hparams.shape} must have the flag'
+      ' REQUIRES_MEAN_SYNC or REQUIRES_SUM_SYNC to be trained on several'
+      f' replicas or microbatches, got {hparams.collections}; set it where the'
+      ' layer creates the variable, or set ici_mesh_shape and'
+      ' gradient_accumulation_steps=1'
+    )
+  return value.astype(old.dtype)

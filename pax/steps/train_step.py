@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from pax import learners, tasks_lib, train_states
 from pax.learners import clipping
 from pax.steps import forward as forward_lib
-from pax.steps import max_gradients, replicas
+from pax.steps import gradient_accumulation, max_gradients, replicas
 from pax.steps.hooks import GradFnProtocol, LossFnProtocol
 from pax.steps.step_settings import StepSettings
 from pax.steps.step_types import Batch, StepFnOutput
@@ -83,7 +83,10 @@ def _differentiate(
   mdl_vars = settings.task.maybe_adjust_train_state(
     state.step, state.mdl_vars, hparams, key
   )
-  (_, aux), grads = (settings.hooks.grad_fn or _make_grad_fn(mask))(
+  grad_fn = gradient_accumulation.accumulating(
+    settings.hooks.grad_fn or _make_grad_fn(mask), settings, mask
+  )
+  (_, aux), grads = grad_fn(
     loss_fn=_make_loss_fn(settings),
     learner=learner,
     mdl_vars=mdl_vars,
