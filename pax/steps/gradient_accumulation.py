@@ -46,28 +46,38 @@ def accumulating(
   Raises:
     ValueError: The gradient or the loss is not a sum over examples.
   """
-  num_microbatches = settings.task.train.gradient_accumulation_steps
-  if num_microbatches == 1:
+  if settings.task.train.gradient_accumulation_steps == 1:
     return grad_fn
   _check_is_sum(settings)
-  is_max = learners.mask_tree(
-    max_gradients.max_gradient_mask(settings.var_weight_hparams), mask
-  )
+  return _Accumulation(grad_fn=grad_fn, settings=settings, mask=mask)
 
-  def accumulated(
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Accumulation:
+  """A gradient function that adds up those of microbatches."""
+
+  grad_fn: GradFnProtocol
+  settings: StepSettings
+  mask: Nested[bool]
+
+  def __call__(
+    self,
     loss_fn: LossFnProtocol,
     learner: learners.Learner,
     mdl_vars: Variables[JTensor],
     inputs: NestedMap,
     prng_key: jax.Array,
   ) -> tuple[tuple[Float[Array, ''], learners.GradAuxInfo], Nested[JTensor]]:
-    learned = learners.mask_tree(mdl_vars, mask)
+    """Returns ((loss, auxiliary outputs), gradients) of a batch."""
+    settings = self.settings
+    num_microbatches = settings.task.train.gradient_accumulation_steps
+    learned = learners.mask_tree(mdl_vars, self.mask)
 
     def add(
       total: Nested[JTensor], xs: tuple[NestedMap, jax.Array]
     ) -> tuple[Nested[JTensor], tuple[forward_lib.Forward, JTensor]]:
       batch, key = xs
-      (_, aux), grads = grad_fn(
+      (_, aux), grads = self.grad_fn(
         loss_fn=loss_fn,
         learner=learner,
         mdl_vars=mdl_vars,
@@ -75,19 +85,11 @@ def accumulating(
         prng_key=key,
       )
       weight = _loss_weight(settings, aux.aux_info)
-      total = jax.tree.map(
-        lambda use_max, sums, grad: (
-          jnp.maximum(sums, grad) if use_max else sums + weight * grad
-        ),
-        is_max,
-        total,
-        learners.mask_tree(grads, mask),
-      )
-      return total, (aux.aux_info, weight)
+      return self._add(total, grads, weight), (aux.aux_info, weight)
 
     total, (outputs, weights) = jax.lax.scan(
       add,
-      jax.tree.map(_initial, is_max, learned),
+      jax.tree.map(_initial, self._is_max, learned),
       (
         _split(inputs, num_microbatches),
         jax.random.split(prng_key, num_microbatches),
@@ -98,7 +100,7 @@ def accumulating(
       lambda use_max, sums, x: (
         sums if use_max else (sums * scale).astype(x.dtype)
       ),
-      is_max,
+      self._is_max,
       total,
       learned,
     )
@@ -107,7 +109,26 @@ def accumulating(
     aux = learners.GradAuxInfo(combined, weight)
     return (combined.weighted_loss, aux), grads
 
-  return accumulated
+  @functools.cached_property
+  def _is_max(self) -> Nested[bool]:
+    """Which variables combine their gradients by maximum."""
+    is_max = max_gradients.max_gradient_mask(self.settings.var_weight_hparams)
+    return learners.mask_tree(is_max, self.mask)
+
+  def _add(
+    self,
+    total: Nested[JTensor],
+    grads: Nested[JTensor],
+    weight: Float[Array, ''],
+  ) -> Nested[JTensor]:
+    return jax.tree.map(
+      lambda use_max, sums, grad: (
+        jnp.maximum(sums, grad) if use_max else sums + weight * grad
+      ),
+      self._is_max,
+      total,
+      learners.mask_tree(grads, self.mask),
+    )
 
 
 def _check_is_sum(settings: StepSettings) -> None:

@@ -61,8 +61,8 @@ class Train(Parameterizable):
   )
   # Step at which training ends.
   num_train_steps: float = _field(1e7, ge=0.0, is_integer=True)
-  # Number of microbatches of a batch, whose gradients are added up: a step needs
-  # the memory for the activations of one.
+  # Number of microbatches of a batch, whose gradients are added up: a step has
+  # the activations of one in memory.
   gradient_accumulation_steps: int = _field(1, ge=1)
   # Steps between checkpoints.
   save_interval_steps: int = _field(5000, ge=1)

@@ -71,8 +71,9 @@ def memory_savings(
     (
       step_memory.activations or 0.0,
       'save fewer activations: --set'
-      ' CHECKPOINT_POLICY=AutodiffCheckpointType.SAVE_NOTHING, or a smaller'
-      ' batch: --set PERCORE_BATCH_SIZE=...',
+      ' CHECKPOINT_POLICY=AutodiffCheckpointType.SAVE_NOTHING, or use smaller'
+      ' microbatches: --set task.train.gradient_accumulation_steps=..., or a'
+      ' smaller batch: --set PERCORE_BATCH_SIZE=...',
     ),
     (
       step_memory.temporaries or 0.0,
