@@ -17,7 +17,7 @@ from absl import logging
 from jaxtyping import Int64
 
 from pax.inputs.records import record_sources
-from pax.inputs.rows import indexed, mixtures
+from pax.inputs.rows import index_permutation, indexed, mixtures
 from praxis import py_utils, value_domains
 
 NestedMap = py_utils.NestedMap
@@ -77,8 +77,8 @@ class RowInput(indexed.IndexedInput, abc.ABC):
 
   Training draws from the sources in proportion to their weights, indefinitely;
   the rows of a source come in another random order each epoch. Evaluation
-  reads the rows of all sources once, in order. `eval_sample_weights` is 0 for
-  padding.
+  reads the rows of all sources once, in order, or `max_batches` of them.
+  `eval_sample_weights` is 0 for padding.
   """
 
   # Whether to repeat after the last row; None repeats in training.
@@ -86,9 +86,17 @@ class RowInput(indexed.IndexedInput, abc.ABC):
   # Number of corrupt records that a process replaces by padding of weight 0;
   # one more is an error.
   max_corrupt_records: int = value_domains.field(0, ge=0)
+  # Number of batches of an evaluation, whose rows are drawn once for all
+  # evaluations; None evaluates all rows.
+  max_batches: int | None = value_domains.field(None, ge=1)
 
   def __post_init__(self):
     super().__post_init__()
+    if self.max_batches is not None and self.repeats:
+      raise ValueError(
+        f'max_batches of input {self.name!r} must be None where rows repeat,'
+        f' got {self.max_batches}; set repeat=False, or leave it None'
+      )
     self._check_end(self.repeats)
     # Corrupt records that this process has replaced.
     self.num_corrupt_records = 0
@@ -105,8 +113,11 @@ class RowInput(indexed.IndexedInput, abc.ABC):
 
   @property
   def num_examples(self) -> int:
-    """Number of rows of all sources."""
-    return len(self._rows)
+    """Number of rows of all sources, or of those in `max_batches`."""
+    if self.max_batches is None:
+      return len(self._rows)
+    num_rows = self.max_batches * self.get_global_batch_size(self)
+    return min(num_rows, len(self._rows))
 
   @property
   def repeats(self) -> bool:
@@ -115,6 +126,8 @@ class RowInput(indexed.IndexedInput, abc.ABC):
   def indices(self, positions: Int64[np.ndarray, ' N']) -> np.ndarray:
     if self.is_training and self._mixture is not None:
       return self._mixture.indices(positions)
+    if self.num_examples < len(self._rows):
+      return index_permutation.endless(positions, len(self._rows), self.seed)
     return super().indices(positions)
 
   def read(

@@ -34,6 +34,9 @@ class LanguageModelData(lm_benchmarks.LanguageModelBenchmarks):
   TEXT_FIELD = 'text'
   # Files that are evaluated once each time; None evaluates nothing.
   EVAL_DATA: str | Mapping[str, float] | None = None
+  # Number of batches of EVAL_DATA that each evaluation takes, always the same;
+  # None is all.
+  EVAL_MAX_BATCHES: int | None = None
   # How documents become rows: best_fit, first_fit, contiguous or truncate; None
   # is best_fit for files that record where documents start, else contiguous.
   DATA_LAYOUT: str | None = None
@@ -89,6 +92,7 @@ class LanguageModelData(lm_benchmarks.LanguageModelBenchmarks):
           is_training=False,
           reset_for_eval=True,
           eval_loop_num_batches=None,
+          max_batches=self.EVAL_MAX_BATCHES,
         )
       )
     return replaced

@@ -68,3 +68,46 @@ def test_the_error_reaches_the_training_loop():
     for _ in range(2):
       with pytest.raises(ValueError, match='record 2 of numbers: broken'):
         batches.get_next()
+
+
+@pytest.mark.parametrize('num_hosts', [1, 2])
+def test_an_evaluation_of_some_batches_has_the_same_rows_each_time(num_hosts):
+  hosts = [
+    make(
+      max_batches=1,
+      max_corrupt_records=9,
+      is_training=False,
+      input_random_seed=3,
+      num_infeed_hosts=num_hosts,
+      infeed_host_index=i,
+    )
+    for i in range(num_hosts)
+  ]
+
+  def evaluate():
+    rows = []
+    for host in hosts:
+      host.reset()
+      rows += host.get_next().x[:, 0].tolist()
+      with pytest.raises(StopIteration):
+        host.get_next()
+    return rows
+
+  drawn = evaluate()
+  assert len(drawn) == 4 * num_hosts
+  kept = [row for row in drawn if row >= 0]
+  assert len({*kept}) == len(kept)
+  # They are not the first rows of the files.
+  assert kept != sorted(kept)
+  assert evaluate() == drawn
+
+
+def test_more_batches_than_there_are_are_all_rows_in_order():
+  source = make(max_batches=3, max_corrupt_records=2, is_training=False)
+  x = np.concatenate([source.get_next().x[:, 0] for _ in range(3)])
+  assert x.tolist() == [0, 1, -1, 3, 4, 5, 6, -1, 8, 9, -1, -1]
+
+
+def test_rows_that_repeat_have_no_number_of_batches():
+  with pytest.raises(ValueError, match='must be None where rows repeat, got 2'):
+    make(max_batches=2, is_training=True)
