@@ -16,7 +16,7 @@ from pax.tasks.lm.params import published_configs
 from praxis import py_utils, weight_matrices
 from tests.pax.huggingface import loaded_models, reference_models
 
-_NAMES = tuple(reference_models.load())
+_NAMES = reference_models.names()
 _TOLERANCE = 1e-4
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
 import sentencepiece
 
 from pax.huggingface import families, safetensors
@@ -34,6 +35,14 @@ DTYPES = {
 # At least the ids of a tokenizer of bytes.
 BYTE_VOCAB_SIZE = 264
 _NUM_PIECES = 64
+# Others have the same layers.
+_BY_NIGHT = (
+  'glm4_moe_lite',
+  'ministral3',
+  'olmo2',
+  'qwen3_5_moe',
+  'qwen3_yarn',
+)
 TOKENIZER = {
   'tokenizer.json': '{"version": "1.0"}',
   'tokenizer_config.json': '{}',
@@ -43,6 +52,14 @@ TOKENIZER = {
 def load() -> dict[str, Any]:
   """Returns the references by the name of the model."""
   return json.loads(REFERENCES.read_text())
+
+
+def names() -> list[Any]:
+  """Returns the names of `load()`, some of them for tests of the night."""
+  return [
+    pytest.param(name, marks=pytest.mark.nightly) if name in _BY_NIGHT else name
+    for name in load()
+  ]
 
 
 def input_ids(vocab_size: int) -> np.ndarray:
@@ -147,6 +164,8 @@ def write_byte_model(
     if name in ('qwen3_next', 'qwen3_5', 'qwen3_5_moe'):
       # Four layers are two blocks.
       settings['full_attention_interval'] = 2
+    elif name == 'glm4_moe_lite':
+      settings['mlp_layer_types'] = None
     elif name == 'llama4':
       # Layers follow from their intervals.
       settings |= {'no_rope_layers': None, 'moe_layers': None}

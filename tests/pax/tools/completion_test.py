@@ -117,10 +117,10 @@ def test_experiments_of_the_working_directory(tmp_path, monkeypatch):
   (tmp_path / 'my_experiments.py').write_text(text)
   monkeypatch.chdir(tmp_path)
   assert words('pax --exp=my_') == ['--exp=my_experiments.Mine']
-  assert words('pax --exp=Min') == ['--exp=Mine']
+  assert words('pax --exp=Mine') == ['--exp=Mine']
   # The class alone names either.
   (tmp_path / 'others.py').write_text(text)
-  assert words('pax --exp=Min') == []
+  assert words('pax --exp=Mine') == []
   assert words('pax --exp=oth') == ['--exp=others.Mine']
 
 
