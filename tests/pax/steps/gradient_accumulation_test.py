@@ -19,10 +19,12 @@ _NAME = 'gradient_accumulation_steps'
 
 
 @functools.cache
-def _steps(num_microbatches, mesh=(1, 1, 1), num_steps=3, **train):
-  """Returns the state and the outputs of some steps."""
+def _steps(num_microbatches, mesh):
+  """Returns the state and the outputs of three steps."""
   config = tiny.task(list(mesh) if mesh else None)
-  config.train.set(**{_NAME: num_microbatches}, **train)
+  config.train.set(
+    **{_NAME: num_microbatches}, log_train_output_interval_steps=1
+  )
   # Clips the gradient of the whole batch.
   config.train.learner.optimizer = pax_fiddle.Config(
     optimizers.Adam,
@@ -38,7 +40,7 @@ def _steps(num_microbatches, mesh=(1, 1, 1), num_steps=3, **train):
   )
   state = made.initialize(jax.random.key(0))
   step, outputs = made.train_step(), []
-  for i in range(num_steps):
+  for i in range(3):
     state, output = step(state, made.put_batch(_batch(i)), jax.random.key(1))
     outputs.append(output)
   return state, outputs
@@ -80,7 +82,9 @@ def test_equals_the_step_on_the_whole_batch(mesh, num_microbatches):
       rtol=1e-5,
     )
     # Outputs have the order of the rows.
+    assert want.per_example_out.error.shape == (16,)
     _check_equal(found.per_example_out, want.per_example_out, rtol=1e-4)
+    assert 'mean_hidden_scalar' in want.summary_tensors
     assert found.summary_tensors.keys() == want.summary_tensors.keys()
     for name, value in want.summary_tensors.items():
       np.testing.assert_allclose(
