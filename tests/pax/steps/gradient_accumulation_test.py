@@ -48,7 +48,7 @@ def _steps(num_microbatches, mesh):
 
 def _batch(seed=0):
   batch = tiny.batch(rows=16, seed=seed)
-  # Microbatches have different weights; one of eight has none.
+  # Microbatches have different weights; one of four has none.
   return NestedMap(
     {**batch, 'weights': np.float32([0, 2, 1, 1, 0, 1, 3, 1] * 2)}
   )
