@@ -132,7 +132,7 @@ class CheckpointReader:
     """Name of the checkpoint that has its `frozen_leaves`; None if none."""
     return self._frozen.path.name if self._frozen else None
 
-  @property
+  @functools.cached_property
   def frozen_leaves(self) -> Set[str]:
     """Names of the leaves that another checkpoint has."""
     return self.shapes.keys() - self._reader.shapes.keys()

@@ -77,12 +77,13 @@ class _VerifiedReader:
     data = tensorstore_format.data_files(entries)
     self._data = {name: entries[name] for name in data}
     self._entries = entries
+    metadata = verification.own_metadata(folder)
     self.shapes = (
-      verification.recorded_shapes(folder)
+      verification.recorded_shapes(metadata)
       if self._is_database
       else self._index.shapes()
     )
-    self.frozen_checkpoint = verification.frozen_checkpoint(folder)
+    self.frozen_checkpoint: str | None = metadata.get('frozen_checkpoint')
     self._verified: set[str] = set()
 
   def verify(self) -> None:

@@ -96,16 +96,14 @@ class FrozenCheckpoint:
     if name != self._name:
       self._name, self._saved, self._is_written = name, frozenset(), False
 
-  def split(self, state: State) -> Split:
+  def split(self, state: State, leaves: LeafDict) -> Split:
     """Returns the parts of a state that the next save writes.
 
     Args:
-      state: The state.
+      state: The state, with some frozen leaves.
+      leaves: Its leaves.
     """
-    leaves = paths.flatten(state)
     frozen = self._frozen & leaves.keys()
-    if not frozen:
-      return Split(state, None, None)
     # Another leaf may change, and then be frozen again.
     self._saved = frozen
     return Split(

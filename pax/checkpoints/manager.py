@@ -294,14 +294,15 @@ class FileCheckpointer:
   def _split(self, state: State, step: int) -> frozen_checkpoint.Split:
     """Returns the leaves to save, and the frozen ones if none has them yet."""
     leaves = paths.flatten(state)
-    if self._frozen.is_used(leaves):
-      with read_deadline.limiting(self._directory):
-        name = self._frozen.name_to_use(leaves, self._directory, step)
-      names = agreement.exchange(
-        name, self._barriers, 'the frozen checkpoint has a name'
-      )
-      self._frozen.use(names[0])
-    return self._frozen.split(state)
+    if not self._frozen.is_used(leaves):
+      return frozen_checkpoint.Split(state, None, None)
+    with read_deadline.limiting(self._directory):
+      name = self._frozen.name_to_use(leaves, self._directory, step)
+    names = agreement.exchange(
+      name, self._barriers, 'the frozen checkpoint has a name'
+    )
+    self._frozen.use(names[0])
+    return self._frozen.split(state, leaves)
 
   def restore(self, abstract: State, step: int | None = None) -> Restored:
     """Returns the newest checkpoint or that of `step`.

@@ -130,18 +130,18 @@ def verify_metadata(
   return entries or {}
 
 
-def frozen_checkpoint(folder: Path) -> str | None:
-  """Returns the name of the checkpoint with the frozen leaves, if any.
+def own_metadata(folder: Path) -> dict[str, Any]:
+  """Returns the metadata of a checkpoint that Pax wrote.
 
   Args:
-    folder: A checkpoint that Pax wrote, or a copy without the data.
+    folder: The checkpoint, or a copy without the data.
 
   Raises:
     CorruptCheckpointError: The metadata cannot be read.
   """
   is_folder = (folder / paths.METADATA_FILE).is_dir()
   name = METADATA_IN_FOLDER if is_folder else paths.METADATA_FILE
-  return read_metadata(folder / name).get('frozen_checkpoint')
+  return read_metadata(folder / name)
 
 
 def _check_items(folder: Path, sizes: Mapping[str, int]) -> None:
@@ -172,13 +172,12 @@ def own_part(files: Iterable[str], readers: Sequence[int]) -> set[str]:
   return set(sorted(files)[part :: len(readers)])
 
 
-def recorded_shapes(path: Path) -> Shapes:
-  """Returns shape and dtype of every leaf, from the metadata.
+def recorded_shapes(metadata: Mapping[str, Any]) -> Shapes:
+  """Returns shape and dtype of every leaf of a database.
 
-  Raises:
-    CorruptCheckpointError: The metadata cannot be read.
+  Args:
+    metadata: Those of the checkpoint.
   """
-  metadata = read_metadata(path / METADATA_IN_FOLDER)
   return {
     name: (tuple(shape), dtype)
     for name, (shape, dtype) in metadata['shapes'].items()

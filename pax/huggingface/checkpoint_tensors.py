@@ -252,16 +252,15 @@ class CheckpointTensors:
   ) -> Iterator[tuple[str, WeightLayout, np.ndarray]]:
     """Yields the variable of each tensor, with its update."""
     leaf = leaf_name(variable)
-    update = self.source.updates.get(leaf)
-    factors = None if update is None else update.factors(variable, leaves)
-    parts = variable.unstack(leaves[leaf])
-    if factors is None:
-      del leaves[leaf]
+    value = leaves.pop(leaf)
+    parts = variable.unstack(value)
+    if leaf not in self.source.updates:
       yield from parts
       return
+    update = self.source.updates[leaf]
+    factors = update.factors(variable, {**leaves, leaf: value})
     for (name, layout, part), of_tensor in zip(parts, factors, strict=True):
       yield name, layout, of_tensor.add_to(part, layout)
-    del leaves[leaf]
 
   def _copies_of(self, name: str) -> list[str]:
     return [copy for copy, source in self.copies.items() if source == name]

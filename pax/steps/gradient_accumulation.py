@@ -105,9 +105,7 @@ class _Accumulation:
       learned,
     )
     combined = _combine(settings, mdl_vars, outputs, weights * scale)
-    weight = 1.0 if combined.loss_weight is None else combined.loss_weight
-    aux = learners.GradAuxInfo(combined, weight)
-    return (combined.weighted_loss, aux), grads
+    return (combined.weighted_loss, learners.GradAuxInfo(combined)), grads
 
   @functools.cached_property
   def _is_max(self) -> Nested[bool]:
@@ -211,15 +209,12 @@ def _combine(
     outputs: Those of the N microbatches, stacked.
     shares: Of the microbatches in the weight of the loss.
   """
-  weight = outputs.loss_weight
-  if weight is not None:
-    is_share = settings.axis_name is not None
-    weight = jnp.sum(weight * shares if is_share else weight)
   return dataclasses.replace(
     outputs,
     weighted_loss=jnp.sum(outputs.weighted_loss * shares),
     mean_loss=jnp.sum(outputs.mean_loss * shares),
-    loss_weight=weight,
+    # Read by gradient functions only, which have run.
+    loss_weight=None,
     weighted_scalars=NestedMap(
       {
         name: _weighted_mean(*pair)
@@ -235,11 +230,14 @@ def _combine(
 
 
 def _weighted_mean(
-  values: Float[Array, ' N'], weights: Float[Array, ' N']
-) -> tuple[Float[Array, ''], Float[Array, '']]:
-  """Returns the weighted mean and the sum of the weights."""
+  values: Float[Array, 'N ...'], weights: Float[Array, ' N']
+) -> tuple[Float[Array, '...'], Float[Array, '']]:
+  """Returns the weighted mean and the sum of the weights.
+
+  A mean that is no number is refused with the name of the metric later.
+  """
   weight = weights.sum()
-  total = jnp.sum(values * weights)
+  total = jnp.sum(jax.vmap(jnp.multiply)(values, weights), axis=0)
   return total / jnp.maximum(weight, base_metrics.MIN_WEIGHT), weight
 
 

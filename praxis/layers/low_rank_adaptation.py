@@ -111,14 +111,6 @@ class LowRankUpdates(base_layer.BaseLayer):
       weight, jnp.einsum('...ir,...or->...io', self._scaled(a), b)
     )
 
-  def updated_weight(self, weight: str = 'w') -> Float[Array, '...']:
-    """Returns the weight that the layer multiplies by, in its layout.
-
-    Args:
-      weight: name of the variable.
-    """
-    return self.theta[weight] + self.weight_update(weight)
-
   def _to_layout(
     self, weight: str, matrices: Float[Array, '*K I O']
   ) -> Float[Array, '...']:
@@ -238,7 +230,7 @@ class AdaptedWeights(LowRankUpdates):
     Args:
       weight: name of the variable.
     """
-    updated = super().updated_weight(weight)
+    updated = self.theta[weight] + self.weight_update(weight)
     if not self.use_dora:
       return updated
     gain = self._gain(weight).astype(updated.dtype)

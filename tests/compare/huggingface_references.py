@@ -20,7 +20,7 @@ from tests.pax.huggingface import reference_models
 
 NUM_NEW_TOKENS = 6
 # Those of references.json, one for each family.
-_REFERENCES = (
+NAMES = (
   'llama3',
   'llama4',
   'mistral',
@@ -140,7 +140,7 @@ def reference(name: str) -> dict[str, Any]:
 
 def main() -> None:
   """Writes the references."""
-  references = {name: reference(name) for name in _REFERENCES}
+  references = {name: reference(name) for name in NAMES}
   lines = [
     f'{json.dumps(name)}: {json.dumps(entry, sort_keys=True)}'
     for name, entry in references.items()

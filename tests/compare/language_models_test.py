@@ -166,6 +166,10 @@ def test_load_balance_losses_are_the_same(name, tmp_path):
   assert want > 0.25
 
 
+def test_each_reference_is_recorded():
+  assert tuple(reference_models.load()) == references.NAMES
+
+
 @pytest.mark.parametrize('name', reference_models.load())
 def test_references_are_those_of_transformers(name):
   want = references.reference(name)

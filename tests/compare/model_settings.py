@@ -53,14 +53,14 @@ _LATENTS = dict(
   moe_intermediate_size=20,
   first_k_dense_replace=1,
 )
-_DELTA_NETS = dict(
+DELTA_NETS = dict(
   linear_num_key_heads=2,
   linear_num_value_heads=4,
   linear_key_head_dim=6,
   linear_value_head_dim=10,
   linear_conv_kernel_dim=3,
 )
-_DELTA_NET_EXPERTS = dict(
+DELTA_NET_EXPERTS = dict(
   moe_intermediate_size=20,
   shared_expert_intermediate_size=12,
   num_experts=6,
@@ -193,8 +193,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
   'qwen3_next': (
     'qwen3_next',
     dict(
-      **_DELTA_NETS,
-      **_DELTA_NET_EXPERTS,
+      **DELTA_NETS,
+      **DELTA_NET_EXPERTS,
       num_hidden_layers=4,
       layer_types=['linear_attention', 'full_attention'] * 2,
       num_key_value_heads=2,
@@ -209,8 +209,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
   'qwen3_next_biases': (
     'qwen3_next',
     dict(
-      **_DELTA_NETS,
-      **_DELTA_NET_EXPERTS,
+      **DELTA_NETS,
+      **DELTA_NET_EXPERTS,
       num_hidden_layers=4,
       num_key_value_heads=1,
       head_dim=8,
@@ -223,7 +223,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
   'qwen3_5': (
     'qwen3_5_text',
     dict(
-      **_DELTA_NETS,
+      **DELTA_NETS,
       num_hidden_layers=4,
       layer_types=['linear_attention', 'full_attention'] * 2,
       num_key_value_heads=2,
@@ -241,7 +241,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
   'qwen3_5_tied': (
     'qwen3_5_text',
     dict(
-      **_DELTA_NETS,
+      **DELTA_NETS,
       num_hidden_layers=4,
       num_key_value_heads=1,
       head_dim=8,
@@ -252,8 +252,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
   'qwen3_5_moe': (
     'qwen3_5_moe_text',
     dict(
-      **_DELTA_NETS,
-      **_DELTA_NET_EXPERTS,
+      **DELTA_NETS,
+      **DELTA_NET_EXPERTS,
       num_hidden_layers=4,
       layer_types=['linear_attention', 'full_attention'] * 2,
       num_key_value_heads=2,

@@ -17,6 +17,7 @@ from pax.huggingface import (
   peft_adapters,
   weight_layouts,
 )
+from tests.compare import model_settings
 from tests.pax.huggingface import loaded_models, reference_models
 
 # What its packages warn of is theirs.
@@ -40,11 +41,8 @@ _VISION = dict(
   patch_size=8,
 )
 _DELTA_NETS = {
+  **model_settings.DELTA_NETS,
   'layer_types': ['linear_attention', 'full_attention'] * 2,
-  'linear_num_key_heads': 2,
-  'linear_num_value_heads': 4,
-  'linear_key_head_dim': 6,
-  'linear_value_head_dim': 10,
 }
 _QWEN_VISION = {
   'depth': 1,
@@ -89,13 +87,7 @@ _MODELS = {
   'qwen3_5_moe': (
     transformers.Qwen3_5MoeConfig,
     transformers.Qwen3_5MoeForConditionalGeneration,
-    {
-      **_DELTA_NETS,
-      'moe_intermediate_size': 20,
-      'shared_expert_intermediate_size': 12,
-      'num_experts': 6,
-      'num_experts_per_tok': 3,
-    },
+    {**_DELTA_NETS, **model_settings.DELTA_NET_EXPERTS},
     _QWEN_VISION,
   ),
   'llama4': (

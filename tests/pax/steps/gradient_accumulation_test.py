@@ -94,6 +94,28 @@ def test_equals_the_step_on_the_whole_batch(mesh, num_microbatches):
   assert float(np.max(state.mdl_vars['non_trainable']['seen'])) == 3 * 16
 
 
+class _ArrayModel(tiny.TinyModel):
+  """Has the mean of an array among its numbers."""
+
+  def compute_loss(self, predictions, input_batch):
+    scalars, rows = super().compute_loss(predictions, input_batch)
+    mean = input_batch.x.mean(axis=0)
+    return NestedMap({**scalars, 'mean_x': (mean, scalars.total_loss[1])}), rows
+
+
+@pytest.mark.parametrize('num_microbatches', [1, tiny.DIM])
+def test_metrics_are_numbers(num_microbatches):
+  config = tiny.task([1, 1, 1])
+  pax_fiddle.update_callable(config.model, _ArrayModel)
+  config.train.set(**{_NAME: num_microbatches})
+  made = partitioning.partition_task(
+    config, tiny.spec(_batch()), devices=jax.devices()[:1]
+  )
+  state = made.initialize(jax.random.key(0))
+  with pytest.raises(ValueError, match="'mean_x' must be numbers, got .*8,"):
+    made.train_step()(state, made.put_batch(_batch()), jax.random.key(1))
+
+
 def test_memory_is_that_of_a_microbatch():
   config = tiny.task([1, 1, 1], hidden=4096)
 
