@@ -4,7 +4,11 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import logging
 
 from pax.inputs.records import data_files, file_fingerprints, text_records
 from pax.inputs.rows import mixtures, packed_rows, packing, row_input
@@ -35,6 +39,10 @@ class LanguageModelInput(row_input.RowInput):
   # Paths, globs, folders or names of data sets of Hugging Face (hf://), in a
   # sequence, separated by commas, or with weights.
   data: str | Sequence[str] | Mapping[str, float] = ()
+  # Mixtures that replace `data` in training, by the number of rows after which
+  # they begin: {40_000_000: {'/data/web.bin': 0.3, '/data/math.bin': 0.7}}. A
+  # data set in several of them goes on with its next row.
+  data_stages: Mapping[int, Mapping[str, float]] | None = None
   # Length of a row.
   seq_len: int = value_domains.field(1024, ge=1)
   # How documents become rows: packed by best-fit or first-fit, `contiguous` in
@@ -62,26 +70,71 @@ class LanguageModelInput(row_input.RowInput):
       )
     if not self._weights_by_pattern:
       raise ValueError(f'data of {self.name!r} names no file')
-    if self.source_weights is not None:
-      # A mixture of one item and an evaluation have no other use for them.
-      try:
-        mixtures.check_weights(self.source_weights, len(self.source_weights))
-      except ValueError as e:
-        raise ValueError(f'data of {self.name!r}: {e}') from e
+    if self.data_stages is not None:
+      self._check_stages(self.data_stages)
+    for weights in (self.source_weights or {}).values():
+      self._check_weights(weights)
+
+  def _check_weights(self, weights: Sequence[float]) -> None:
+    """Checks them in evaluation, too, which has no other use for them."""
+    try:
+      mixtures.check_weights(weights, len(weights))
+    except ValueError as e:
+      raise ValueError(f'data of {self.name!r}: {e}') from e
+    if not self.is_training and not all(weights):
+      raise ValueError(
+        f'data of {self.name!r}: weights must be positive in evaluation, which'
+        f' reads all rows, got {list(weights)}; leave the data of weight 0 out'
+      )
+
+  def _check_stages(self, stages: Mapping[int, Mapping[str, float]]) -> None:
+    if not self.is_training:
+      raise ValueError(
+        f'data_stages of {self.name!r} must be None in evaluation, which reads'
+        f' each row once, got {stages!r}; leave them None'
+      )
+    if len(self._weights_by_pattern) > 1 and not isinstance(self.data, Mapping):
+      raise ValueError(
+        f'data of {self.name!r} must be a mixture with weights, or one item,'
+        f' because data_stages change them, got {self.data!r}; give each item'
+        ' its weight'
+      )
+    for start, weights in stages.items():
+      if not isinstance(start, int) or start <= 0:
+        raise ValueError(
+          f'data_stages of {self.name!r} must begin after a positive number of'
+          f' rows, got {start!r}; the first mixture is that of data'
+        )
+      if not isinstance(weights, Mapping) or not weights:
+        raise ValueError(
+          f'data_stages of {self.name!r} must be mixtures with weights, got'
+          f' {weights!r} from row {start} on; for one data set set'
+          " {'FILE': 1.0}"
+        )
+      logging.info(
+        'Input %r reads %s from row %d on, which is in batch %d',
+        self.name,
+        dict(weights),
+        start,
+        start // self.get_global_batch_size(self),
+      )
 
   @functools.cached_property
   def sources(self) -> Sequence[row_input.RowSource]:
-    """One source for each item of `data`."""
+    """One source for each item of `data` and `data_stages`."""
     return [
       row_input.RowConcatenation([self._rows_of(array) for array in arrays])
       for arrays in self._arrays
     ]
 
   @property
-  def source_weights(self) -> Sequence[float] | None:
-    if not isinstance(self.data, Mapping):
+  def source_weights(self) -> Mapping[int, Sequence[float]] | None:
+    if not isinstance(self.data, Mapping) and not self.data_stages:
       return None
-    return list(self._weights_by_pattern.values())
+    return {
+      start: [weights.get(pattern, 0.0) for pattern in self._patterns]
+      for start, weights in self._stages.items()
+    }
 
   def ids_to_strings(
     self,
@@ -120,22 +173,65 @@ class LanguageModelInput(row_input.RowInput):
     return dict(zip(['tokens'], vocabularies.values(), strict=False))
 
   def data_fingerprint(self) -> data_fingerprints.Fingerprint:
-    return self._fingerprint
+    return self._fingerprint(len(self._stages))
 
-  @functools.cached_property
-  def _fingerprint(self) -> data_fingerprints.Fingerprint:
+  def data_fingerprint_before(
+    self, state: base_input.State
+  ) -> data_fingerprints.Fingerprint:
+    num_rows = state['examples']
+    return self._fingerprint(
+      max(1, sum(start < num_rows for start in self._stages))
+    )
+
+  @functools.lru_cache(maxsize=2)  # noqa: B019  One for each stage that is read.
+  def _fingerprint(self, num_stages: int) -> data_fingerprints.Fingerprint:
+    """Returns the properties of the data of the first stages."""
+    count = self._num_data_sets(num_stages)
     vocabularies = self.vocabularies().values()
     return {
-      'files': [file_fingerprints.describe(p) for p in self._paths],
-      'tokens': [sum(len(a.tokens) for a in group) for group in self._arrays],
+      'files': self._file_fingerprints[:count],
+      'tokens': [
+        sum(len(a.tokens) for a in group) for group in self._arrays[:count]
+      ],
       'tokenizer': [v.digest for v in vocabularies],
-      'weights': self.source_weights,
+      'weights': self._weights_fingerprint(num_stages),
       'text_field': self.text_field,
       'layout': self.layout,
       'seq_len': self.seq_len,
       'eos_id': self.eos_id,
       'seed': self.seed,
     }
+
+  def _weights_fingerprint(self, num_stages: int) -> Sequence[Any] | None:
+    weights_by_row = self.source_weights
+    is_plain = num_stages == 1 and not isinstance(self.data, Mapping)
+    if weights_by_row is None or is_plain:
+      return None
+    count = self._num_data_sets(num_stages)
+    if num_stages == 1:
+      return weights_by_row[0][:count]
+    stages = [[row, weights[:count]] for row, weights in weights_by_row.items()]
+    return stages[:num_stages]
+
+  @functools.cached_property
+  def _file_fingerprints(self) -> list[str]:
+    return [file_fingerprints.describe(paths) for paths in self._paths]
+
+  @functools.cached_property
+  def _stages(self) -> Mapping[int, Mapping[str, float]]:
+    """The weights of patterns by the row from which they hold."""
+    stages = {0: self._weights_by_pattern, **(self.data_stages or {})}
+    return dict(sorted(stages.items()))
+
+  @functools.cached_property
+  def _patterns(self) -> list[str]:
+    """The patterns of all stages in the order in which stages begin."""
+    return list(dict.fromkeys(itertools.chain(*self._stages.values())))
+
+  def _num_data_sets(self, num_stages: int) -> int:
+    """Returns the number of patterns of the first stages."""
+    stages = list(self._stages.values())[:num_stages]
+    return len({*itertools.chain(*stages)})
 
   @functools.cached_property
   def _weights_by_pattern(self) -> Mapping[str, float]:
@@ -149,7 +245,7 @@ class LanguageModelInput(row_input.RowInput):
 
   @functools.cached_property
   def _arrays(self) -> list[list[token_arrays.TokenArray]]:
-    """The token arrays of each item of `data`."""
+    """The token arrays of each item of `data` and `data_stages`."""
     groups = [self._open(paths) for paths in self._paths]
     for paths, arrays in zip(self._paths, groups, strict=True):
       if not any(len(array.tokens) for array in arrays):
@@ -161,11 +257,8 @@ class LanguageModelInput(row_input.RowInput):
 
   @functools.cached_property
   def _paths(self) -> list[list[str]]:
-    """The files of each item of `data`."""
-    return [
-      data_files.expand(pattern, _SUFFIXES)
-      for pattern in self._weights_by_pattern
-    ]
+    """The files of each item of `data` and `data_stages`."""
+    return [data_files.expand(pattern, _SUFFIXES) for pattern in self._patterns]
 
   def _open(self, paths: Sequence[str]) -> list[token_arrays.TokenArray]:
     """Opens files; those of text are tokenized into the cache."""

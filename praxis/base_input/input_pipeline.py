@@ -254,7 +254,7 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
       )
     else:
       state = self._state_before_peek
-    return data_fingerprints.attach(state, self.data_fingerprint())
+    return data_fingerprints.attach(state, self.data_fingerprint_before(state))
 
   def set_state(self, state: State) -> None:
     """Restores the position of `get_state`.
@@ -266,7 +266,8 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
     state, num_batches = _unwrap(state, _NUM_BATCHES_KEY)
     state, fingerprint = data_fingerprints.detach(state)
     if fingerprint:
-      data_fingerprints.check(self.name, fingerprint, self.data_fingerprint())
+      current = self.data_fingerprint_before(state)
+      data_fingerprints.check(self.name, fingerprint, current)
     state, peeked = _unwrap(state, _PEEKED_KEY)
     self._set_state_internal(state)
     if peeked is not None:
@@ -324,6 +325,19 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
     every state has them; {} accepts the states of any data.
     """
     return {}
+
+  def data_fingerprint_before(
+    self, state: State
+  ) -> data_fingerprints.Fingerprint:
+    """Returns those of `data_fingerprint` for the examples before a state.
+
+    Override it in inputs whose data of later examples may change.
+
+    Args:
+      state: A position in the data, without its fingerprint.
+    """
+    del state
+    return self.data_fingerprint()
 
   def derived_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
     """Returns further metrics computed from those of a step or evaluation."""

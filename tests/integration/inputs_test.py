@@ -144,6 +144,26 @@ def test_a_corrupt_record_within_the_limit_is_left_out(tmp_path, monkeypatch):
   assert 'A corrupt record is left out: line 28 of' in log
 
 
+def test_a_mixture_that_changes_on_the_way(tmp_path):
+  """A job that gets a stage before it begins reads what one with it reads."""
+  first = data_sets.write_documents(tmp_path / 'a', [[1, 2, 3] * 9] * 99)
+  second = data_sets.write_documents(tmp_path / 'b', [[4, 5] * 9] * 99)
+  data = words({'TRAIN_DATA': first, 'SUMMARY_INTERVAL_STEPS': 1})
+  # In the middle of the third batch.
+  stages = [f'--set=TRAIN_DATA_STAGES={{10: {{{second!r}: 1.0}}}}']
+
+  def train(job: str, num_steps: int, *more: str) -> dict[int, bytes]:
+    words = [*data, f'--set=task.train.num_train_steps={num_steps}', *more]
+    completed = binary.run(EXP, tmp_path / job, *words)
+    assert completed.returncode == 0, completed.stderr
+    return binary.loss_bits(tmp_path / job)
+
+  expected = train('straight', 5, *stages)
+  train('stopped', 2)
+  assert train('stopped', 5, *stages) == expected
+  assert train('without', 5)[3] != expected[3]
+
+
 def test_a_dead_worker_process_is_an_error(tmp_path, monkeypatch):
   data_sets.write('array_record', tmp_path)
   path = tmp_path / 'array_record_1.array_record'

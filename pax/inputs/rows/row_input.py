@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -107,8 +107,11 @@ class RowInput(indexed.IndexedInput, abc.ABC):
     """The sources of the rows."""
 
   @property
-  def source_weights(self) -> Sequence[float] | None:
-    """Weight of each source; None weighs each by its number of rows."""
+  def source_weights(self) -> Mapping[int, Sequence[float]] | None:
+    """Weights of all sources in training, by the row from which they hold.
+
+    None weighs each source by its number of rows.
+    """
     return None
 
   @property
@@ -199,7 +202,7 @@ class RowInput(indexed.IndexedInput, abc.ABC):
 
   @functools.cached_property
   def _mixture(self) -> mixtures.Mixture | None:
-    if len(self.sources) == 1 or self.source_weights is None:
+    if self.source_weights is None:
       return None
     sizes = [len(source) for source in self.sources]
     return mixtures.Mixture(sizes, self.source_weights, self.seed)

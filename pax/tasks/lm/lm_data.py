@@ -21,11 +21,15 @@ class LanguageModelData(lm_benchmarks.LanguageModelBenchmarks):
 
   --set TRAIN_DATA=/data/train.bin --set EVAL_DATA=/data/held_out.bin
   --set TRAIN_DATA='{"/data/web*.bin": 0.8, "/data/code*.bin": 0.2}'
+  --set TRAIN_DATA_STAGES='{40960000: {"/data/math.bin": 1.0}}'
   """
 
   # Files of tokens or text, separated by commas, or with the weights of a
   # mixture; None keeps the data of the experiment.
   TRAIN_DATA: str | Mapping[str, float] | None = None
+  # Mixtures that replace TRAIN_DATA, by the number of rows after which they
+  # begin, which is that of steps times the batch size.
+  TRAIN_DATA_STAGES: Mapping[int, Mapping[str, float]] | None = None
   # Tokenizer of files of text: *.model, a tokenizer.json, or bytes; None is
   # that of the experiment. Without TRAIN_DATA the vocabulary of the SeqIO tasks
   # of the experiment, if they tokenize text: *.model.
@@ -70,6 +74,11 @@ class LanguageModelData(lm_benchmarks.LanguageModelBenchmarks):
         'TRAIN_DATA or GRAIN_DATASET must be None, got'
         f' {self.TRAIN_DATA!r} and {self.GRAIN_DATASET!r}; set one of them'
       )
+    if self.TRAIN_DATA_STAGES and not has_files:
+      raise ValueError(
+        'TRAIN_DATA_STAGES need TRAIN_DATA, the data before them, got none with'
+        f' TRAIN_DATA_STAGES={self.TRAIN_DATA_STAGES!r}; set TRAIN_DATA'
+      )
     if self.EVAL_DATA and not (has_files or self.GRAIN_DATASET):
       raise ValueError(
         'EVAL_DATA needs TRAIN_DATA or GRAIN_DATASET, got neither with'
@@ -81,7 +90,8 @@ class LanguageModelData(lm_benchmarks.LanguageModelBenchmarks):
     if self.GRAIN_DATASET is not None:
       replaced = [self._grain_input(own_train)]
     elif self.TRAIN_DATA is not None:
-      replaced = [self._data_input(own_train, self.TRAIN_DATA)]
+      train_p = self._data_input(own_train, self.TRAIN_DATA)
+      replaced = [train_p.set(data_stages=self.TRAIN_DATA_STAGES)]
     else:
       return list(inputs)
     if self.EVAL_DATA is not None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import pathlib
@@ -76,6 +77,13 @@ def layouts(folder) -> dict[str, dict]:
         str(folder / '[12].bin'): 0.3,
         str(folder / 'flat.bin'): 0.1,
       }
+    },
+    'stages': {
+      'data': {str(folder / '0.bin'): 0.6, str(folder / '1.bin'): 0.4},
+      'data_stages': {
+        245: {str(folder / '1.bin'): 1.0},
+        101: {str(folder / '2.bin'): 0.5, str(folder / '0.bin'): 0.5},
+      },
     },
   }
 
@@ -295,6 +303,57 @@ def test_mixtures_keep_their_proportions(folder):
   np.testing.assert_allclose(shares, [0.6 + 0.02, 0.3 + 0.04], atol=0.01)
 
 
+def test_a_stage_goes_on_with_the_next_rows_of_a_data_set(tmp_path):
+  """A data set is read once, whatever its weights in each stage are."""
+  names = []
+  for k in range(3):
+    documents = [[1000 * (k + 1) + i] * SEQ_LEN for i in range(600)]
+    names.append(data_sets.write_documents(tmp_path / f'{k}', documents))
+  a, b, c = names
+  source = make(
+    data={a: 0.75, b: 0.25},
+    data_stages={323: {a: 1, b: 1, c: 2}, 523: {b: 0.1, c: 0.9}},
+  )
+  ids = np.concatenate([source.get_next().ids[:, 1] for _ in range(100)])
+  stages = [ids[:323], ids[323:523], ids[523:]]
+  counts = [
+    [int((stage // 1000 == k + 1).sum()) for k in range(3)] for stage in stages
+  ]
+  # Orders are random within 8192 rows: shares deviate as draws do.
+  np.testing.assert_allclose(counts[0], [242, 81, 0], atol=20)
+  np.testing.assert_allclose(counts[1], [50, 50, 100], atol=20)
+  np.testing.assert_allclose(counts[2], [0, 28, 249], atol=20)
+  assert counts[0][2] == counts[2][0] == 0
+  for k in range(3):
+    rows = ids[ids // 1000 == k + 1]
+    assert len(rows) > 100 and len(set(rows)) == len(rows)
+
+
+def test_stages_that_have_not_begun_may_change(folder):
+  a, b, c = (str(folder / f'{k}.bin') for k in range(3))
+  plain = make(a)
+  staged = make(a, data_stages={80: {a: 0.5, b: 0.5}})
+  assert read([plain], 10) == read([staged], 10)
+  # Row 80 is the next: nothing of the stage has been read.
+  state = json.loads(json.dumps(plain.get_state()))
+  assert state == staged.get_state()
+  other = make(a, data_stages={80: {c: 1.0}, 160: {b: 1.0}})
+  other.set_state(state)
+  source = make(a, data_stages={80: {a: 0.5, b: 0.5}})
+  source.set_state(state)
+  assert read([source], 2) == read([staged], 2)
+  state = source.get_state()
+  for stages in (None, {88: {a: 0.5, b: 0.5}}, {80: {a: 0.4, b: 0.6}}):
+    with pytest.raises(
+      data_fingerprints.ChangedDataError, match=r'weights was \[\[0, \[1.0, 0'
+    ):
+      make(a, data_stages=stages).set_state(state)
+  with pytest.raises(data_fingerprints.ChangedDataError, match='files was'):
+    make(a, data_stages={80: {a: 0.5, c: 0.5}}).set_state(state)
+  later = {80: {a: 0.5, b: 0.5}, 96: {c: 1.0}}
+  make(a, data_stages=later).set_state(state)
+
+
 TOKENIZER = {
   'vocabulary': ['sha256:1', '/a.model'],
   'vocab_size': 300,
@@ -336,15 +395,38 @@ def test_ids_of_64_bits_do_not_wrap_around(tmp_path, token, vocab_size):
     make(str(tmp_path / 'b.bin'), **settings).get_next()
 
 
+STAGE = {80: {'{}/1.bin': 1.0}}
+
+
 @pytest.mark.parametrize(
   ('settings', 'message'),
   [
     ({'data': '/missing/*.bin'}, 'no file of tokens or text matches'),
     ({'data': ''}, 'names no file'),
-    ({'data': {'{}/0.bin': -1}}, r'data of .*positive.*got \[-1\]'),
+    ({'data': {'{}/0.bin': -1}}, r'data of .*at least 0.*got \[-1\]'),
     (
       {'data': {'{}/0.bin': 0, '{}/1.bin': 1}, 'is_training': False},
-      r'data of .*positive.*got \[0, 1\]',
+      r'data of .*positive in evaluation.*got \[0, 1\]',
+    ),
+    (
+      {'data': '{}/0.bin', 'data_stages': STAGE, 'is_training': False},
+      'data_stages of .*must be None in evaluation',
+    ),
+    (
+      {'data': '{}/0.bin,{}/1.bin', 'data_stages': STAGE},
+      'must be a mixture with weights, or one item.*got .*0.bin,',
+    ),
+    (
+      {'data': '{}/0.bin', 'data_stages': {0: {'{}/1.bin': 1}}},
+      'begin after a positive number of rows, got 0',
+    ),
+    (
+      {'data': '{}/0.bin', 'data_stages': {80: '{}/1.bin'}},
+      "mixtures with weights, got '.*1.bin' from row 80",
+    ),
+    (
+      {'data': '{}/0.bin', 'data_stages': {80: {'{}/1.bin': 0}}},
+      r'one weight must be positive, got \[0.0, 0\]',
     ),
     ({'data': {'{}/0.bin': '1'}}, "data of .*must be numbers, got '1'"),
     ({'data': '{}/0.bin', 'layout': 'worst_fit'}, "layout.*got 'worst_fit'"),
@@ -359,7 +441,7 @@ def test_ids_of_64_bits_do_not_wrap_around(tmp_path, token, vocab_size):
 )
 def test_wrong_settings(folder, settings, message):
   (folder / 'none.bin').touch()
-  settings = json.loads(json.dumps(settings).replace('{}', str(folder)))
+  settings = ast.literal_eval(repr(settings).replace('{}', str(folder)))
   with pytest.raises(ValueError, match=message):
     make(**settings).get_next()
 

@@ -57,6 +57,14 @@ def test_a_mixture_with_weights(data):
   assert len(train.Instantiate().sources) == 2
 
 
+def test_stages_of_a_mixture(data):
+  text = f"TRAIN_DATA_STAGES={{64: {{'{data}': 0.5, '{data}*': 0.5}}}}"
+  settings = [f'TRAIN_DATA={data}', text, f'EVAL_DATA={data}']
+  train, held_out = inputs_of(quickstart.TinyLm, *settings)
+  assert train.Instantiate().source_weights == {0: [1, 0], 64: [0.5, 0.5]}
+  assert held_out.data_stages is None
+
+
 def test_a_data_set_of_grain():
   (train,) = inputs_of(
     quickstart.TinyLm, 'GRAIN_DATASET=my_data:make', 'GRAIN_WORKERS=2'
@@ -75,6 +83,10 @@ def test_without_files_the_data_is_the_experiments():
   ('settings', 'message'),
   [
     (['EVAL_DATA=a.jsonl'], 'EVAL_DATA needs TRAIN_DATA or GRAIN_DATASET'),
+    (
+      ['TRAIN_DATA_STAGES={64: {"a.jsonl": 1.0}}'],
+      'TRAIN_DATA_STAGES need TRAIN_DATA, the data before them',
+    ),
     (
       ['TRAIN_DATA=a.jsonl', 'GRAIN_DATASET=my_data:make'],
       "got 'a.jsonl' and 'my_data:make'; set one",
