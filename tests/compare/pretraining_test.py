@@ -13,6 +13,7 @@ import transformers
 
 from pax import jobs, main
 from pax.tasks.lm.params import huggingface, published_configs
+from tests.compare import huggingface_references as references
 from tests.integration import binary
 from tests.testing import data_sets
 
@@ -89,3 +90,75 @@ def test_an_export_without_a_folder_has_model_and_tokenizer(
     x for x in binary.records(job) if x['split'] == 'eval_test_held_out'
   ]
   assert records[-1]['loss'] == pytest.approx(np.mean(losses), abs=1e-4)
+
+
+@pytest.mark.parametrize('name, family', [('qwen2', 'Qwen2'), ('gpt2', 'Gpt2')])
+@pytest.mark.parametrize('is_repeated', [False, True])
+def test_steps_are_those_of_adamw_with_two_groups(
+  name, family, is_repeated, tmp_path, capfd
+):
+  source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
+  model = references.make_model(name, vocab_size=300)
+  model.save_pretrained(source)
+  # The embedding of the id 0, padding, has no gradient in torch.
+  tokens = np.random.default_rng(0).integers(1, 300, 999)
+  tokens.astype('u2').tofile(tmp_path / 'tokens.bin')
+
+  class Small(getattr(huggingface, family)):
+    MODEL_DIR = str(source)
+    TRAIN_DATA = str(tmp_path / 'tokens.bin')
+    USE_REPEATED_LAYER = is_repeated
+    BATCH_SIZE = 4
+    MAX_SEQ_LEN = DECODE_SEQ_LEN = 16
+    FPROP_DTYPE = np.dtype('float32')
+    NUM_TRAIN_STEPS = 4
+    LEARNING_RATE = 0.01
+    WARMUP_STEPS = 2
+    LR_MIN_RATIO = 0.1
+    WEIGHT_DECAY = 0.5
+    CLIP_GRADIENT_NORM_TO_VALUE = 0.5
+    EVAL_ON_TEST = False
+    SAMPLE_PROMPT = ''
+
+    def task(self):
+      task_p = super().task()
+      # Tiny gradients would be divided by as tiny ones.
+      task_p.train.learner.optimizer.set(epsilon=1e-3, clip_threshold=0.0)
+      return task_p
+
+  init_from = f'hf:{source}'
+  assert jobs.train_and_evaluate(Small(), job, init_from=init_from) == 0
+  convert = ['pax', 'convert', 'pax-to-hf', str(job), str(output)]
+  assert main.main(convert) == 0, capfd.readouterr().err
+  trained = transformers.AutoModelForCausalLM.from_pretrained(output)
+  _train_by_adamw(model, Small().datasets()[0].Instantiate())
+  for key, want in model.state_dict().items():
+    found = trained.state_dict()[key]
+    torch.testing.assert_close(found, want, atol=2e-5, rtol=0.0)
+
+
+def _train_by_adamw(model, batches) -> None:
+  """Trains a model on four batches with the settings of the test above."""
+  parameters = list(model.parameters())
+  matrices = [p for p in parameters if p.ndim > 1]
+  vectors = [p for p in parameters if p.ndim <= 1]
+  optimizer = torch.optim.AdamW(
+    [
+      {'params': matrices, 'weight_decay': 0.5},
+      {'params': vectors, 'weight_decay': 0.0},
+    ],
+    betas=(0.9, 0.95),
+    eps=1e-3,
+  )
+  # Up in two steps, then half a cosine from 1 to 0.1 in two.
+  for factor in (0.0, 0.5, 1.0, 0.55):
+    batch = batches.get_next()
+    ids, labels = (torch.tensor(x).long() for x in (batch.ids, batch.labels))
+    log_probs = model(ids).logits.log_softmax(-1)
+    loss = -log_probs.gather(-1, labels[..., None]).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(parameters, 0.5)
+    for group in optimizer.param_groups:
+      group['lr'] = 0.01 * factor
+    optimizer.step()

@@ -71,7 +71,8 @@ class HuggingFaceModel(base_experiment.BaseExperiment):
   # Mesh axes over which weights are gathered before they decode, not for each
   # token; (): weights stay sharded.
   DECODE_GATHERED_AXES: Sequence[str] = ('data',)
-  # The learner.
+  # The learner: Adam, and the weight decay of AdamW for matrices and
+  # embeddings, not for norms and biases.
   LEARNING_RATE = 1e-5
   WEIGHT_DECAY = 0.0
   # Rank of low-rank updates of weights (LoRA, arXiv:2106.09685), which alone
@@ -206,6 +207,7 @@ class FineTuning(quickstart.TinyTraining, HuggingFaceModel):
 
   def task(self) -> TaskConfig:
     task_p = super().task()
+    default_learners.set_matrix_decay(task_p, self.WEIGHT_DECAY)
     task_p.model.decoder_tpl = self._decoder()
     task_p.infer_writer = Config(
       tasks_lib.SingleTask.InferWriter,
