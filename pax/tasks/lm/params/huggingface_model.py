@@ -164,8 +164,18 @@ class HuggingFaceModel(base_experiment.BaseExperiment):
     return task_p
 
   def export_files(self) -> Mapping[str, str | pathlib.Path]:
-    """Returns config.json, and the files of the tokenizer if it has any."""
-    config = json.dumps(self.model_config(), indent=2) + '\n'
+    """Returns config.json, and the files of the tokenizer if it has any.
+
+    Raises:
+      ValueError: CONFIG has a value that JSON has not.
+    """
+    try:
+      config = json.dumps(self.model_config(), indent=2) + '\n'
+    except TypeError as e:
+      raise ValueError(
+        'CONFIG must have values of JSON, as a config.json, got others:'
+        f' {e}; write dtypes by their names, and numbers as those of Python'
+      ) from e
     tokenizer_p = self._tokenizer()
     if tokenizer_p == tokenizer_of(self.MODEL_DIR):
       tokenizer_files = _files_in(self.MODEL_DIR, _TOKENIZER_FILES)

@@ -150,6 +150,14 @@ def test_files_of_tokenizers(tmp_path):
   }
 
 
+def test_settings_are_those_of_json():
+  config = Small.CONFIG | {'dtype': np.float32}
+  with pytest.raises(
+    ValueError, match='CONFIG must have values of JSON, .*typ'
+  ):
+    type('Mine', (Small,), {'CONFIG': config})().export_files()
+
+
 def test_a_t5_has_its_settings():
   found = huggingface.T5().export_files()
   assert json.loads(found['config.json']) == published_configs.T5
