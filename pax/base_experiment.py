@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import abc
 import importlib
-from collections.abc import Iterable
+import pathlib
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from pax import base_executor, base_task
@@ -121,6 +122,14 @@ class BaseExperiment(abc.ABC):
   def _decode_program(self) -> str:
     """Returns the class that decodes a dataset, below `pax.programs`."""
     return 'decode.SingleTaskDecodeProgram'
+
+  def export_files(self) -> Mapping[str, str | pathlib.Path]:
+    """Returns the files of an export that are no weights, by name.
+
+    A value is the content of a file, or a file to copy. Training writes them to
+    `huggingface` in the job directory, unless that has an imported model.
+    """
+    return {}
 
   def executor(self) -> base_executor.BaseExecutor | None:
     """Returns the executor of training; None is the default."""

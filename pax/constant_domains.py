@@ -16,6 +16,8 @@ _OneOf = value_domains.OneOf
 _COUNT = _interval(ge=1)
 _RATE = _interval(ge=0.0, lt=1.0)
 _NUMBER = value_domains.Interval()
+_RATIO = _interval(ge=0.0, le=1.0)
+_NOT_NEGATIVE = value_domains.Interval(ge=0.0)
 _STEPS = value_domains.Interval(ge=0)
 _MESH = value_domains.SequenceOf(
   _COUNT, 'a list of axis sizes, integers at least 1'
@@ -40,7 +42,7 @@ DOMAINS: dict[str, Domain] = {
     (
       'MODEL_DIMS', 'HIDDEN_DIMS', 'NUM_HEADS', 'DIMS_PER_HEAD',
       'NUM_PIECES', 'NUM_STAGES', 'MICROBATCH_SIZE', 'NUM_MICROBATCHES',
-      'EVAL_MAX_BATCHES',
+      'EVAL_MAX_BATCHES', 'LR_DECAY_STEPS',
       'CHECKPOINT_MAX_TO_KEEP',
       'CHECKPOINT_SAVE_MAX_TO_KEEP', 'SAVE_MAX_TO_KEEP',
     ),
@@ -59,14 +61,24 @@ DOMAINS: dict[str, Domain] = {
   **dict.fromkeys(('DROPOUT_PROB', 'INPUT_DROPOUT_PROB'), _RATE),
   **dict.fromkeys(('ADAM_BETA1', 'ADAM_BETA2'), _or_none(_RATE)),
   **dict.fromkeys(
-    ('LEARNING_RATE', 'WEIGHT_DECAY', 'CLIP_GRADIENT_NORM_TO_VALUE'),
-    _or_none(_NUMBER),
+    ('LEARNING_RATE', 'ADAM_CLIP_THRESHOLD'), _or_none(_NUMBER)
   ),
+  **dict.fromkeys(
+    (
+      'WEIGHT_DECAY', 'CLIP_GRADIENT_NORM_TO_VALUE', 'ADAM_EPSILON',
+      'ADAM_EPSILON_ROOT',
+    ),
+    _or_none(_NOT_NEGATIVE),
+  ),
+  **dict.fromkeys(
+    ('LR_MIN_RATIO', 'LR_COS_MIN_RATIO', 'LR_LRED_MIN_RATIO'), _RATIO
+  ),
+  'LR_SCHEDULE': _OneOf(('cosine', 'linear', 'constant')),
   # A fraction shares a row among devices.
   'PERCORE_BATCH_SIZE': value_domains.Interval(gt=0),
   'PERCORE_EVAL_BATCH_SIZE': _or_none(value_domains.Interval(gt=0)),
   'HELD_OUT_PERCENT': _interval(ge=0.0, lt=100.0),
-  'DISTILLATION_WEIGHT': _interval(ge=0.0, le=1.0),
+  'DISTILLATION_WEIGHT': _RATIO,
   'DISTILLATION_TEMPERATURE': _interval(gt=0.0),
   'DPO_BETA': _interval(gt=0.0),
   'LORA_RANK': _interval(ge=0),

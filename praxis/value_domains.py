@@ -155,6 +155,37 @@ class OrNone:
     return self.domain.example(value)
 
 
+@dataclasses.dataclass(frozen=True)
+class OrByPath:
+  """A domain, and dicts of regular expressions of paths to its values."""
+
+  domain: Domain
+
+  @property
+  def text(self) -> str:
+    return f'{self.domain.text}, or a dict of regular expressions to such'
+
+  def contains(self, value: Any) -> bool:
+    if not isinstance(value, Mapping):
+      return self.domain.contains(value)
+    return all(
+      _is_expression(key) and self.domain.contains(x)
+      for key, x in value.items()
+    )
+
+  def example(self, value: Any) -> Any:
+    """Returns a value of the domain."""
+    return self.domain.example(value)
+
+
+def _is_expression(key: Any) -> bool:
+  try:
+    re.compile(key)
+  except (re.error, TypeError):
+    return False
+  return isinstance(key, str)
+
+
 def _short(bound: float) -> str:
   return f'{bound:g}' if isinstance(bound, float) else str(bound)
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The folder `huggingface` of a job: what its model has besides variables.
 
-It has config.json, the tokenizer, tensors that are no variables, and the
-headers of the safetensors files, so that an export gives the same bytes.
+It has config.json and the tokenizer. That of an imported model also has tensors
+that are no variables, and the headers of the safetensors files, so that an
+export gives the same bytes.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any, overload
 
-from pax import atomic_file, storage
+from pax import atomic_file, side_files, storage
 from pax.huggingface import model_folder, safetensors, tensor_entries
 
 Path = pathlib.Path
 
 FOLDER = 'huggingface'
+# Headers by file name; without any in the folder of an experiment, whose model
+# has no original files.
 _HEADERS = 'safetensors_headers.json'
+_NO_HEADERS = '{}'
 # Tensors that are no variables.
 _EXTRA = 'extra.safetensors'
 # A tokenizer has some of them.
@@ -64,6 +68,39 @@ def write(
     return
   atomic_file.make_folder(side, parents=True)
   _write_files(model, side)
+
+
+def write_of_experiment(
+  files: Mapping[str, str | Path], job_log_dir: Path
+) -> None:
+  """Writes the folder of a model that no other folder initialized.
+
+  The folder of an imported model stays as it is; that of an experiment gets the
+  files of the newest start. An error of the file system is a warning.
+
+  Args:
+    files: Contents or paths of the files, by name.
+    job_log_dir: The directory of the job.
+  """
+  side = job_log_dir / FOLDER
+  with side_files.tolerate_errors(side):
+    if side.exists() and not _is_of_experiment(side):
+      return
+    side_files.make_directories(job_log_dir, FOLDER)
+    atomic_file.write_text(side / _HEADERS, _NO_HEADERS)
+    for name, content in files.items():
+      if isinstance(content, Path):
+        # Read first: it may be the file that is replaced.
+        data = content.read_bytes()
+      else:
+        data = content.encode()
+      with atomic_file.open_atomic(side / name) as file:
+        file.write(data)
+
+
+def _is_of_experiment(side: Path) -> bool:
+  file = side / _HEADERS
+  return file.exists() and file.read_text() == _NO_HEADERS
 
 
 def copy_of_job(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import fiddle as fdl
@@ -85,6 +86,23 @@ def write_after_build(
     'post_init_model_params.txt',
     post_init_text(task, input_spec),
   )
+
+
+def write_export_files(
+  job_log_dir: str, files: Mapping[str, str | pathlib.Path]
+) -> None:
+  """Writes the files of an export of the model that are no weights.
+
+  Args:
+    job_log_dir: the directory of the job.
+    files: see `BaseExperiment.export_files`.
+  """
+  if not files or jax.process_index() != 0:
+    return
+  # Most jobs do not need the layers of Hugging Face's models.
+  from pax.huggingface import side_folder
+
+  side_folder.write_of_experiment(files, pathlib.Path(job_log_dir))
 
 
 def config_text(tree: Config[RunConfig]) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import jax
 
@@ -28,11 +28,14 @@ from pax.programs.preemption import PreemptedError, PreemptionHandler
 from pax.programs.running_mode import RunningMode
 from pax.programs.step_reporter import DivergedError
 from pax.programs.training_checkpointer import TrainingCheckpointer
-from pax.runner import artifacts, emergency, job_setup
+from pax.runner import artifacts, emergency, job_setup, run_config
 from pax.runner.job_dir import JobDir
 from pax.runner.job_setup import JobSpec
 from pax.runner.options import RunOptions
-from praxis import base_input
+from pax.steps import Batch
+from praxis import base_input, pax_fiddle
+
+Config = pax_fiddle.Config
 
 
 def run(
@@ -167,7 +170,7 @@ def _open_services(
       pgle=options.pgle,
       trust_foreign_files=options.trust_foreign_files,
       describe=functools.partial(
-        artifacts.write_after_build, options.job_dir, spec.tree
+        _describe, options.job_dir, spec.tree, spec.experiment.export_files()
       ),
       decode_output_pickle=options.decode_output_pickle,
     )
@@ -175,6 +178,18 @@ def _open_services(
     on_error.pop_all()
   with services:
     yield services
+
+
+def _describe(
+  job_log_dir: str,
+  tree: Config[run_config.RunConfig],
+  export_files: Mapping[str, str | pathlib.Path],
+  task: job_setup.Task,
+  input_spec: Batch,
+) -> None:
+  """Writes the files that describe the model, once it has its variables."""
+  artifacts.write_after_build(job_log_dir, tree, task, input_spec)
+  artifacts.write_export_files(job_log_dir, export_files)
 
 
 def _set_up(

@@ -45,7 +45,7 @@ class Options(command_line.CheckedOptions):
     None,
     'pax-to-hf',
     'Folder with config.json and the tokenizer. Default: `huggingface` in the'
-    ' directory of the job, which hf-to-pax and --init_from=hf: write.',
+    ' directory of the job, which hf-to-pax and training write.',
     is_path=True,
   )
   dtype: str | None = command_line.flag(

@@ -4,6 +4,7 @@
 from praxis import lazy_loader as _lazy_loader
 from praxis.alias_names import module_getattr as _module_getattr
 from praxis.base_input.input_pipeline import (
+  VALID_NAME,
   BaseInput,
   State,
   UnknownStateError,

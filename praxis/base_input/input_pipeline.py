@@ -41,8 +41,8 @@ _STATE_KEY, _NUM_BATCHES_KEY = '__state__', '__num_batches__'
 # Key of the batch that was peeked before a state.
 _PEEKED_KEY = '__peeked__'
 
-# Names become parts of directories and of summary tags.
-_VALID_NAME = re.compile(r'[a-zA-Z0-9.:_+-]+')
+# Names of inputs become parts of directories and of summary tags.
+VALID_NAME = re.compile(r'[a-zA-Z0-9.:_+-]+')
 
 
 class Vocabulary(NamedTuple):
@@ -417,9 +417,9 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
       )
 
   def _check_fields(self) -> None:
-    if not _VALID_NAME.fullmatch(self.name):
+    if not VALID_NAME.fullmatch(self.name):
       raise ValueError(
-        f'name must match {_VALID_NAME.pattern}, got {self.name!r}; it becomes '
+        f'name must match {VALID_NAME.pattern}, got {self.name!r}; it becomes '
         'part of directory names and summary tags'
       )
     if not 0 <= self.infeed_host_index < self.num_infeed_hosts:

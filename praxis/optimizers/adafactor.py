@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import jax
@@ -17,6 +17,7 @@ from praxis.optimizers import (
   base_optimizer,
   masked_trees,
   quantized_moments,
+  regularization,
   sharded_transforms,
   update_math,
 )
@@ -344,7 +345,9 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
   ) -> list[float]:
     """Returns the weight decay of each variable, 0 for none."""
     names = [name for name, _ in py_utils.tree_paths(tree)]
-    weights = [self._weight_decay_of(name) for name in names]
+    weights = [
+      regularization.weight_of(self.weight_decay, name) for name in names
+    ]
     if not self.respect_skip_lp_regularization:
       return weights
     if hparams is None:
@@ -354,16 +357,6 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
       )
     skip = map(base_layer.var_skip_lp_regularization, jax.tree.leaves(hparams))
     return [0.0 if s else w for s, w in zip(skip, weights, strict=True)]
-
-  def _weight_decay_of(self, name: str) -> float:
-    if not isinstance(self.weight_decay, Mapping):
-      return self.weight_decay or 0.0
-    matches = [
-      weight
-      for pattern, weight in self.weight_decay.items()
-      if re.match(pattern, name)
-    ]
-    return matches[-1] if matches else 0.0
 
 
 def sharded_adafactor(

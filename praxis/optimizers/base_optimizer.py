@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import jax.numpy as jnp
@@ -20,6 +21,9 @@ from praxis.optimizers import regularization, sharded_transforms
 from praxis.pytypes import Nested
 
 _FINITE = value_domains.OrNone(value_domains.Interval())
+_FINITE_BY_PATH = value_domains.OrNone(
+  value_domains.OrByPath(value_domains.Interval())
+)
 _NOT_NEGATIVE = value_domains.OrNone(value_domains.Interval(ge=0.0))
 
 
@@ -64,8 +68,12 @@ class BaseOptimizer(base_hyperparams.FiddleBaseParameterizable):
   l1_regularizer_weight: float | None = value_domains.field(None, _FINITE)
   # Excludes variables with at most one dimension from L1 and L2.
   skip_lp_1d_vectors: bool = False
-  # Adds -learning rate * weight * w to the update, as AdamW does.
-  decoupled_weight_decay: float | None = value_domains.field(None, _FINITE)
+  # Adds -learning rate * weight * w to the update, as AdamW does. A dict maps
+  # regular expressions, matched at the start of the variable's path, to
+  # weights; the last one that matches counts.
+  decoupled_weight_decay: float | Mapping[str, float] | None = (
+    value_domains.field(None, _FINITE_BY_PATH)
+  )
   # Maximum global norm of the gradients; 0: no clipping.
   clip_gradient_norm_to_value: float = value_domains.field(0.0, _NOT_NEGATIVE)
   # Maximum norm of each gradient; 0: no clipping.

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from praxis import base_layer
+from praxis import base_layer, py_utils
 from praxis.nested_map import NestedMap
 from praxis.optimizers import masked_trees, sharded_transforms
 from praxis.pytypes import JTensor, Nested
@@ -23,6 +24,20 @@ def lp_mask(var_weight_hparams: _Hparams) -> Nested[bool]:
     lambda hp: not base_layer.var_skip_lp_regularization(hp),
     var_weight_hparams,
   )
+
+
+def weight_of(weights: float | Mapping[str, float] | None, path: str) -> float:
+  """Returns the weight of a variable, 0 for none.
+
+  Args:
+    weights: that of all variables, or by regular expressions that match at the
+      start of a path; the last one that matches counts.
+    path: that of the variable.
+  """
+  if not isinstance(weights, Mapping):
+    return weights or 0.0
+  matches = [w for pattern, w in weights.items() if re.match(pattern, path)]
+  return matches[-1] if matches else 0.0
 
 
 def apply_lp_regularizer(
@@ -57,7 +72,8 @@ def apply_lp_regularizer(
   if not regularizer_weight:
     return _maybe_optax(_identity(), use_optax_gradient_transformations)
 
-  def term(w: JTensor) -> JTensor | float:
+  def term(path: str, w: JTensor) -> JTensor | float:
+    del path
     if skip_lp_1d_vectors and w.ndim <= 1:
       return 0.0
     return regularizer_weight * gradient(w)
@@ -76,7 +92,7 @@ def apply_lp_regularizer(
 def apply_decoupled_weight_decay(
   learning_rate_fn: sharded_transforms.LearningRateFn,
   var_wd_mask: Nested[bool] | None,
-  regularizer_weight: float | None = 0.0,
+  regularizer_weight: float | Mapping[str, float] | None = 0.0,
   use_optax_gradient_transformations: bool = False,
 ) -> sharded_transforms.GradientTransformation:
   """Returns the transformation that subtracts lr * weight * w.
@@ -84,7 +100,8 @@ def apply_decoupled_weight_decay(
   Args:
     learning_rate_fn: the learning rate by step.
     var_wd_mask: True for variables that decay; None: all.
-    regularizer_weight: the weight; None or 0: no change of the updates.
+    regularizer_weight: the weight, or weights by path as in `weight_of`; None
+      or 0: no change of the updates.
     use_optax_gradient_transformations: whether to return an Optax
       transformation.
 
@@ -95,9 +112,14 @@ def apply_decoupled_weight_decay(
   def update(
     updates: Nested[JTensor], count: JTensor, params: Nested[JTensor] | None
   ) -> Nested[JTensor]:
-    scale = -learning_rate_fn(count) * (regularizer_weight or 0.0)
+    lr = learning_rate_fn(count)
+
+    def term(path: str, w: JTensor) -> JTensor | float:
+      weight = weight_of(regularizer_weight, path)
+      return -lr * weight * w if weight else 0.0
+
     params = _required(params, 'decoupled_weight_decay')
-    return _add_where(var_wd_mask, updates, params, lambda w: scale * w)
+    return _add_where(var_wd_mask, updates, params, term)
 
   tx = (
     sharded_transforms.counting(update) if regularizer_weight else _identity()
@@ -252,17 +274,17 @@ def _add_where(
   mask: Nested[bool] | None,
   updates: Nested[JTensor],
   params: Nested[JTensor],
-  term: Callable[[JTensor], JTensor | float],
+  term: Callable[[str, JTensor], JTensor | float],
 ) -> Nested[JTensor]:
   """Adds a term to the updates that are not masked and are in `mask`."""
 
-  def add(u: JTensor, w: JTensor, keep: bool = True) -> JTensor:
+  def add(path: str, u: JTensor, w: JTensor, keep: bool = True) -> JTensor:
     if masked_trees.is_masked(u) or keep is not True:
       return u
-    return u + jnp.asarray(term(w), u.dtype)
+    return u + jnp.asarray(term(path, w), u.dtype)
 
   masks = [] if mask is None else [mask]
-  return jax.tree.map(
+  return py_utils.map_with_path(
     add, updates, params, *masks, is_leaf=masked_trees.is_masked
   )
 

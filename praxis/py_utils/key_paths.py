@@ -25,7 +25,11 @@ def tree_paths(tree: Any, separator: str = '/') -> list[tuple[str, Any]]:
 
 
 def map_with_path(
-  fn: Callable[..., Any], tree: Any, *rest: Any, separator: str = '/'
+  fn: Callable[..., Any],
+  tree: Any,
+  *rest: Any,
+  separator: str = '/',
+  is_leaf: Callable[[Any], bool] | None = None,
 ) -> Any:
   """Returns `tree` with each leaf replaced by `fn(path, leaf, ...)`.
 
@@ -38,6 +42,7 @@ def map_with_path(
     ),
     tree,
     *rest,
+    is_leaf=is_leaf,
   )
 
 

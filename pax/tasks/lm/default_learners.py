@@ -13,6 +13,10 @@ from praxis import optimizers, pax_fiddle, schedules
 Config = pax_fiddle.Config
 TaskConfig = Config[tasks_lib.SingleTask]
 
+# Ends of the paths of variables that are no matrices: scales of norms, biases,
+# those of attention logits and experts too, and rates of delta rules.
+_VECTORS = r'.*/(a_log|b|bi_\w+|bo|\w*bias|scale|sinks|\w*magnitude_delta|wrb)$'
+
 
 def set_default_adam(
   task_p: TaskConfig,
@@ -73,6 +77,19 @@ def set_default_adafactor(
   )
   schedule_p = _exponential_decay(warmup_steps, decay_start, decay_end)
   _set_learner(task_p, adafactor_p, learning_rate, schedule_p)
+
+
+def set_matrix_decay(task_p: TaskConfig, weight_decay: float | None) -> None:
+  """Sets the weight decay of AdamW, which norms and biases do not have.
+
+  Args:
+    task_p: The task of a model of Hugging Face.
+    weight_decay: The weight; None or 0: no decay.
+  """
+  by_path = {'.*': weight_decay, _VECTORS: 0.0} if weight_decay else None
+  task_p.train.learner.optimizer.set(
+    weight_decay=0.0, decoupled_weight_decay=by_path
+  )
 
 
 def _exponential_decay(

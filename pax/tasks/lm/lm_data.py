@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,12 @@ from praxis import base_input, pax_fiddle
 Config = pax_fiddle.Config
 InputConfig = Config[base_input.BaseInput]
 
+# Files of one data set, or of a mixture with weights.
+Data = str | Mapping[str, float]
+
+# Name of an EVAL_DATA without names.
+_HELD_OUT = 'held_out'
+
 
 class LanguageModelData(lm_benchmarks.LanguageModelBenchmarks):
   """Replaces the data of an experiment by files, if TRAIN_DATA is set.
@@ -22,6 +29,7 @@ class LanguageModelData(lm_benchmarks.LanguageModelBenchmarks):
   --set TRAIN_DATA=/data/train.bin --set EVAL_DATA=/data/held_out.bin
   --set TRAIN_DATA='{"/data/web*.bin": 0.8, "/data/code*.bin": 0.2}'
   --set TRAIN_DATA_STAGES='{40960000: {"/data/math.bin": 1.0}}'
+  --set EVAL_DATA='{"web": "/data/web_eval.bin", "code": "/data/code_eval.bin"}'
   """
 
   # Files of tokens or text, separated by commas, or with the weights of a
@@ -36,10 +44,11 @@ class LanguageModelData(lm_benchmarks.LanguageModelBenchmarks):
   TOKENIZER: str | None = None
   # Field with the text in JSON lines, Parquet, Arrow and tf.train.Example.
   TEXT_FIELD = 'text'
-  # Files that are evaluated once each time; None evaluates nothing.
-  EVAL_DATA: str | Mapping[str, float] | None = None
-  # Number of batches of EVAL_DATA that each evaluation takes, always the same;
-  # None is all.
+  # Files that are evaluated once each time, as one data set, `held_out`, or as
+  # several with names; None evaluates nothing.
+  EVAL_DATA: str | Mapping[str, float] | Mapping[str, Data] | None = None
+  # Number of batches that each evaluation takes of each data set of EVAL_DATA,
+  # always the same; None is all.
   EVAL_MAX_BATCHES: int | None = None
   # How documents become rows: best_fit, first_fit, contiguous or truncate; None
   # is best_fit for files that record where documents start, else contiguous.
@@ -66,7 +75,8 @@ class LanguageModelData(lm_benchmarks.LanguageModelBenchmarks):
         sizes are theirs.
 
     Raises:
-      ValueError: A constant would have no effect.
+      ValueError: A constant would have no effect, or EVAL_DATA has names and
+        weights, or a name that no input may have.
     """
     has_files = self.TRAIN_DATA is not None
     if has_files and self.GRAIN_DATASET is not None:
@@ -94,11 +104,11 @@ class LanguageModelData(lm_benchmarks.LanguageModelBenchmarks):
       replaced = [train_p.set(data_stages=self.TRAIN_DATA_STAGES)]
     else:
       return list(inputs)
-    if self.EVAL_DATA is not None:
-      held_out = self._data_input(own.get(False, inputs[0]), self.EVAL_DATA)
+    own_eval = own.get(False, inputs[0])
+    for name, data in _eval_sets(self.EVAL_DATA).items():
       replaced.append(
-        held_out.set(
-          name='held_out',
+        self._data_input(own_eval, data).set(
+          name=name,
           is_training=False,
           reset_for_eval=True,
           eval_loop_num_batches=None,
@@ -168,3 +178,44 @@ class LanguageModelData(lm_benchmarks.LanguageModelBenchmarks):
     if self.TOKENIZER is None:
       return None
     return huggingface_tokenizers.by_name(self.TOKENIZER)
+
+
+def _eval_sets(
+  eval_data: str | Mapping[str, float] | Mapping[str, Data] | None,
+) -> dict[str, Any]:
+  """Returns the data sets of EVAL_DATA by name.
+
+  Raises:
+    ValueError: See `LanguageModelData.with_data`.
+  """
+  if eval_data is None:
+    return {}
+  if not isinstance(eval_data, Mapping):
+    return {_HELD_OUT: eval_data}
+  weights = {
+    key: value
+    for key, value in eval_data.items()
+    if isinstance(value, numbers.Real)
+  }
+  if len(weights) == len(eval_data):
+    return {_HELD_OUT: eval_data}
+  if weights:
+    raise ValueError(
+      'EVAL_DATA must be names with data, such as {"web": "/data/web.bin"}, or'
+      ' files with weights, such as {"/data/web.bin": 0.8}, got the weights'
+      f' {weights} among data; give a mixture a name, too'
+    )
+  for name, data in eval_data.items():
+    is_text = isinstance(name, str)
+    if not is_text or not base_input.VALID_NAME.fullmatch(name):
+      raise ValueError(
+        'EVAL_DATA must have names that match'
+        f' {base_input.VALID_NAME.pattern}, got {name!r}; they become parts of'
+        ' directory names and summary tags, and weights are numbers'
+      )
+    if not isinstance(data, str | Mapping | Sequence):
+      raise ValueError(
+        f'EVAL_DATA[{name!r}] must be files or a mixture of files with weights,'
+        f' got {data!r}'
+      )
+  return dict(eval_data)

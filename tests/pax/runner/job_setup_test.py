@@ -91,6 +91,10 @@ class HeldOut(experiments.TinySpmd):
   EVAL_DATA = 'held_out.bin'
 
 
+class Named(HeldOut):
+  EVAL_DATA = {'web': 'web.bin', 'code': 'code.bin'}
+
+
 class Decided(HeldOut):
   EVAL_ON_TEST = False
 
@@ -116,6 +120,8 @@ def test_data_that_training_does_not_evaluate(
     fields.get('eval_on_test') is True
   )
   assert text not in caplog.text
+  job_setup.resolve(made, Named())
+  assert ("EVAL_DATA={'web': 'web.bin', 'code'" in caplog.text) == is_reported
 
 
 def test_a_number_of_batches_of_a_full_epoch(tmp_path):

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 
-from praxis import optimizers, schedules
+from praxis import optimizers, schedules, value_domains
 from praxis.optimizers import regularization
 from tests.praxis.optimizers import problem
 
@@ -146,6 +146,39 @@ def test_the_decay_has_its_own_mask():
   )
   want = -problem.lr(6) * 0.3 * params['params']['b']
   np.testing.assert_allclose(updates['params']['b'], want, rtol=1e-5)
+
+
+def test_weights_of_the_decay_by_path():
+  params = problem.variables()
+  zeros = jax.tree.map(jnp.zeros_like, params)
+  # The last expression that matches counts, at the start of a path.
+  weights = {'.*/b': 0.9, '.*': 0.3, 'params/b$': 0.1, 'arams/w': 0.7}
+  updates, _ = _one_update(
+    optimizers.Adam.config(), params, zeros, decoupled_weight_decay=weights
+  )
+  for name, weight in {'w': 0.3, 'b': 0.1, 'skipped': 0.0}.items():
+    want = -problem.lr(6) * weight * params['params'][name]
+    np.testing.assert_allclose(updates['params'][name], want, rtol=1e-5)
+
+
+def test_a_variable_without_a_weight_by_path_does_not_decay():
+  params = problem.variables()
+  zeros = jax.tree.map(jnp.zeros_like, params)
+  updates, _ = _one_update(
+    Sgd.config(), params, zeros, decoupled_weight_decay={'.*/b': 0.9}
+  )
+  np.testing.assert_array_equal(updates['params']['w'], 0.0)
+
+
+@pytest.mark.parametrize('weights', [{'(': 0.1}, {'.*': 'a'}, {3: 0.1}])
+def test_wrong_weights_by_path_are_refused(weights):
+  domains = {f.name: domain for f, domain in value_domains.domains_of(Sgd)}
+  domain = domains['decoupled_weight_decay']
+  assert not domain.contains(weights)
+  assert domain.contains({'.*': 0.1, '.*/b$': 0}) and domain.contains(None)
+  assert domain.text == (
+    'a finite number, or a dict of regular expressions to such, or None'
+  )
 
 
 def test_without_descriptions_every_variable_is_regularized():

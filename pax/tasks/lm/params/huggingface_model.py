@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -32,6 +33,22 @@ TaskConfig = Config[tasks_lib.SingleTask]
 
 _SENTENCEPIECE_FILES = ('tokenizer.model', 'spiece.model')
 _TOKENIZERS_FILE = 'tokenizer.json'
+_TOKENIZER_FILES = (
+  *_SENTENCEPIECE_FILES,
+  _TOKENIZERS_FILE,
+  'added_tokens.json',
+  'merges.txt',
+  'special_tokens_map.json',
+  'tokenizer_config.json',
+  'vocab.json',
+  'vocab.txt',
+)
+# What a folder has for generation.
+_GENERATION_FILES = (
+  model_folder.GENERATION_CONFIG_FILE,
+  'chat_template.jinja',
+  'chat_template.json',
+)
 _BYTES = Config(tokenizers.ByteTokenizer)
 
 
@@ -54,7 +71,8 @@ class HuggingFaceModel(base_experiment.BaseExperiment):
   # Mesh axes over which weights are gathered before they decode, not for each
   # token; (): weights stay sharded.
   DECODE_GATHERED_AXES: Sequence[str] = ('data',)
-  # The learner.
+  # The learner: Adam, and the weight decay of AdamW for matrices and
+  # embeddings, not for norms and biases.
   LEARNING_RATE = 1e-5
   WEIGHT_DECAY = 0.0
   # Rank of low-rank updates of weights (LoRA, arXiv:2106.09685), which alone
@@ -145,6 +163,30 @@ class HuggingFaceModel(base_experiment.BaseExperiment):
     )
     return task_p
 
+  def export_files(self) -> Mapping[str, str | pathlib.Path]:
+    """Returns config.json, and the files of the tokenizer if it has any.
+
+    Raises:
+      ValueError: CONFIG has a value that JSON has not.
+    """
+    try:
+      config = json.dumps(self.model_config(), indent=2) + '\n'
+    except TypeError as e:
+      raise ValueError(
+        'CONFIG must have values of JSON, as a config.json, got others:'
+        f' {e}; write dtypes by their names, and numbers as those of Python'
+      ) from e
+    tokenizer_p = self._tokenizer()
+    if tokenizer_p == tokenizer_of(self.MODEL_DIR):
+      tokenizer_files = _files_in(self.MODEL_DIR, _TOKENIZER_FILES)
+    else:
+      tokenizer_files = _files_of(tokenizer_p)
+    return {
+      model_folder.CONFIG_FILE: config,
+      **_files_in(self.MODEL_DIR, _GENERATION_FILES),
+      **tokenizer_files,
+    }
+
   def eos_ids(self) -> list[int]:
     """Returns the ids that end a decoded text; [-1] if there are none."""
     folder = pathlib.Path(self.MODEL_DIR or '')
@@ -175,6 +217,7 @@ class FineTuning(quickstart.TinyTraining, HuggingFaceModel):
 
   def task(self) -> TaskConfig:
     task_p = super().task()
+    default_learners.set_matrix_decay(task_p, self.WEIGHT_DECAY)
     task_p.model.decoder_tpl = self._decoder()
     task_p.infer_writer = Config(
       tasks_lib.SingleTask.InferWriter,
@@ -263,3 +306,27 @@ def tokenizer_of(folder: str | None) -> Config[tokenizers.Tokenizer]:
       tokenizers.SentencePieceTokenizer, model_file=str(sentencepiece_file)
     )
   return Config(tokenizers.ByteTokenizer)
+
+
+def _files_of(
+  tokenizer_p: Config[tokenizers.Tokenizer],
+) -> dict[str, pathlib.Path]:
+  """Returns the files of a tokenizer by the names that transformers reads."""
+  if tokenizer_p.cls is huggingface_tokenizers.HuggingFaceTokenizer:
+    return _files_in(tokenizer_p.folder, _TOKENIZER_FILES)
+  is_sentencepiece = tokenizer_p.cls is tokenizers.SentencePieceTokenizer
+  if is_sentencepiece and tokenizer_p.model_file is not None:
+    file = pathlib.Path(tokenizer_p.model_file)
+    is_known = file.name in _SENTENCEPIECE_FILES
+    return {file.name if is_known else _SENTENCEPIECE_FILES[0]: file}
+  return {}
+
+
+def _files_in(
+  folder: str | None, names: Sequence[str]
+) -> dict[str, pathlib.Path]:
+  """Returns the files of a folder that have one of these names."""
+  if folder is None:
+    return {}
+  files = {name: pathlib.Path(folder, name) for name in names}
+  return {name: file for name, file in files.items() if file.is_file()}

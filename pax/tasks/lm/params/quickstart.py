@@ -35,6 +35,11 @@ Config = pax_fiddle.Config
 WeightInit = base_layer.WeightInit
 TaskConfig = Config[tasks_lib.SingleTask]
 
+_DECAYS: dict[str, type[schedules.BaseSchedule]] = {
+  'cosine': schedules.LinearRampupCosineDecay,
+  'linear': schedules.LinearRampupPolynomialDecay,
+  'constant': schedules.LinearRampupPolynomialDecay,
+}
 # Vocabulary size of the tokenizer, and of TinyLm.
 _NUM_PIECES = 2048
 
@@ -167,14 +172,22 @@ class PythonSource(lm_data.LanguageModelData):
 
 
 class TinyTraining(base_experiment.BaseExperiment):
-  """Training by Adam with linear warm-up and cosine decay."""
+  """Training by Adam with a linear warm-up and a decay."""
 
   NUM_TRAIN_STEPS = 600
   LEARNING_RATE = 3e-3
   WARMUP_STEPS = 50
+  # The decay after the warm-up, 'cosine', 'linear' or 'constant', in the last
+  # LR_DECAY_STEPS steps, before which the rate is constant; None: in all steps.
   # The final learning rate, as a fraction of the peak.
+  LR_SCHEDULE = 'cosine'
+  LR_DECAY_STEPS: int | None = None
   LR_MIN_RATIO = 0.05
+  ADAM_BETA1 = 0.9
   ADAM_BETA2 = 0.99
+  ADAM_EPSILON = 1e-6
+  # Maximum root mean square of the update of a variable; -1 does not clip.
+  ADAM_CLIP_THRESHOLD = 1.0
   WEIGHT_DECAY = 1e-3
   CLIP_GRADIENT_NORM_TO_VALUE = 1.0
 
@@ -197,20 +210,45 @@ class TinyTraining(base_experiment.BaseExperiment):
     task_p.train.learner.optimizer = Config(
       optimizers.Adam,
       learning_rate=self.LEARNING_RATE,
-      beta1=0.9,
+      beta1=self.ADAM_BETA1,
       beta2=self.ADAM_BETA2,
+      epsilon=self.ADAM_EPSILON,
+      clip_threshold=self.ADAM_CLIP_THRESHOLD,
       weight_decay=self.WEIGHT_DECAY,
       clip_gradient_norm_to_value=self.CLIP_GRADIENT_NORM_TO_VALUE,
-      lr_schedule=Config(
-        schedules.LinearRampupCosineDecay,
-        warmup_steps=self.WARMUP_STEPS,
-        decay_start=self.WARMUP_STEPS,
-        decay_end=max(self.NUM_TRAIN_STEPS, self.WARMUP_STEPS + 1),
-        min_ratio=self.LR_MIN_RATIO,
-        max=1.0,
-      ),
+      lr_schedule=self._lr_schedule(),
     )
     return task_p
+
+  def _lr_schedule(self) -> Config[schedules.BaseSchedule]:
+    """Returns the schedule.
+
+    Raises:
+      ValueError: LR_DECAY_STEPS has no effect, or there are fewer steps.
+    """
+    is_constant = self.LR_SCHEDULE == 'constant'
+    start = self.WARMUP_STEPS
+    if self.LR_DECAY_STEPS is not None:
+      if is_constant:
+        raise ValueError(
+          'LR_DECAY_STEPS must be None with LR_SCHEDULE=constant, which does'
+          f' not decay, got {self.LR_DECAY_STEPS}; set LR_SCHEDULE=linear'
+        )
+      start = self.NUM_TRAIN_STEPS - self.LR_DECAY_STEPS
+      if start < self.WARMUP_STEPS:
+        raise ValueError(
+          'LR_DECAY_STEPS must be at most'
+          f' {self.NUM_TRAIN_STEPS - self.WARMUP_STEPS}, NUM_TRAIN_STEPS -'
+          f' WARMUP_STEPS, got {self.LR_DECAY_STEPS}; change one of them'
+        )
+    return Config(
+      _DECAYS[self.LR_SCHEDULE],
+      warmup_steps=self.WARMUP_STEPS,
+      decay_start=start,
+      decay_end=max(self.NUM_TRAIN_STEPS, self.WARMUP_STEPS + 1),
+      min_ratio=1.0 if is_constant else self.LR_MIN_RATIO,
+      max=1.0,
+    )
 
   def _network(self, task_p: TaskConfig) -> Config[base_layer.BaseLayer]:
     """Returns the Config of the network in the model."""

@@ -65,6 +65,47 @@ def test_stages_of_a_mixture(data):
   assert held_out.data_stages is None
 
 
+def test_evaluation_sets_with_names(data):
+  mixture = {data: 0.25}
+  named = {'web': data, 'code': mixture}
+  train, web, code = inputs_of(
+    quickstart.TinyLm,
+    f'TRAIN_DATA={data}',
+    f'EVAL_DATA={named}',
+    'EVAL_MAX_BATCHES=3',
+  )
+  assert [train.name, web.name, code.name] == ['train', 'web', 'code']
+  assert (web.data, code.data) == (data, mixture)
+  for held_out in (web, code):
+    assert not held_out.is_training and held_out.reset_for_eval
+    assert held_out.max_batches == 3
+    assert held_out.batch_size == quickstart.TinyLm.EVAL_BATCH_SIZE
+
+
+@pytest.mark.parametrize('eval_data', ['a.bin', {'a.bin': 2, 'b.bin': 0.5}])
+def test_evaluation_data_without_names_are_one_set(eval_data):
+  _, held_out = inputs_of(
+    quickstart.TinyLm, 'TRAIN_DATA=a.bin', f'EVAL_DATA={eval_data}'
+  )
+  assert (held_out.name, held_out.data) == ('held_out', eval_data)
+
+
+@pytest.mark.parametrize(
+  ('eval_data', 'message'),
+  [
+    ({'web': 'a.bin', 'b.bin': 0.5}, r"weights \{'b.bin': 0.5\} among data"),
+    ({'/data/a.bin': '0.5'}, r"names .* got '/data/a.bin'; .* are numbers"),
+    ({'': 'a.bin'}, "names .* got ''"),
+    ({3: 'a.bin'}, 'names .* got 3;'),
+    ({'web': None}, r"EVAL_DATA\['web'\] must be files .*, got None"),
+  ],
+)
+def test_wrong_evaluation_sets_are_refused(eval_data, message):
+  settings = ['TRAIN_DATA=a.bin', f'EVAL_DATA={eval_data}']
+  with pytest.raises(ValueError, match=message):
+    inputs_of(quickstart.TinyLm, *settings)
+
+
 def test_a_data_set_of_grain():
   (train,) = inputs_of(
     quickstart.TinyLm, 'GRAIN_DATASET=my_data:make', 'GRAIN_WORKERS=2'
