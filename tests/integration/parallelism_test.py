@@ -154,3 +154,11 @@ def test_stages_pass_on_microbatches():
   assert 'collective-permute' in collectives.kinds(sent)
   weights = {shape for shape in shapes if len(shape) > 2}
   assert not any(weights & set(found.shapes) for found in sent)
+
+
+def test_stages_shard_the_arguments_of_their_microbatches(capfd):
+  """XLA replicates none of them to change its sharding."""
+  case = Case(stages=2, data=2, mdl=2)
+  made, _, _ = parallelism.prepare(case)
+  made.train_step().lower().compile({'xla_backend_optimization_level': 0})
+  assert 'rematerialization' not in capfd.readouterr().err

@@ -388,7 +388,7 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
 
       gathered = []
       if not self.pipeline_broadcast_inputs:
-        gathered = broadcast.gather(schedule.microbatch(t))
+        gathered = self._shard_stages(broadcast.gather(schedule.microbatch(t)))
       mapped = nn.map_variables(
         self._with_updates(stages, schedule, t),
         self._read_collections(),
