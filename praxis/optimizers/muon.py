@@ -61,7 +61,7 @@ class Muon(base_optimizer.BaseOptimizer):
   m_dtype: Any = jnp.float32
   # Matches, at the start of their paths, the variables of Adam besides those of
   # one dimension.
-  adam_regex: str = r'.*(emb|softmax|logits|bias)|.*/b$'
+  adam_regex: str = r'.*(emb|softmax|logits|bias)|.*/(b|bi_\w+|bo)$'
   adam_beta1: float = value_domains.field(0.9, ge=0.0, lt=1.0)
   adam_beta2: float = value_domains.field(0.95, ge=0.0, lt=1.0)
   adam_epsilon: float = 1e-8

@@ -171,6 +171,12 @@ def test_adam_updates_embeddings_logits_biases_and_vectors():
       'softmax': {'w': [8, 4]},
       'embedding_lookup': {'emb_var': [8, 4]},
       'ff': {'w': [4, 8], 'b': [8]},
+      'moe': {
+        'wi_0': [3, 4, 8],
+        'bi_0': [3, 8],
+        'bi_gate_0': [3, 8],
+        'bo': [3, 4],
+      },
       'query': {'w': [4, 2, 2], 'b': [2, 2]},
     }
   }
@@ -180,11 +186,15 @@ def test_adam_updates_embeddings_logits_biases_and_vectors():
   matrices, adam = _tx_of(hparams).init_partition_spec(hparams)[2]
   assert [path for path, _ in py_utils.tree_paths(matrices.m)] == [
     'lm/ff/w',
+    'lm/moe/wi_0',
     'lm/query/w',
   ]
   assert [path for path, _ in py_utils.tree_paths(adam.v)] == [
     'lm/embedding_lookup/emb_var',
     'lm/ff/b',
+    'lm/moe/bi_0',
+    'lm/moe/bi_gate_0',
+    'lm/moe/bo',
     'lm/query/b',
     'lm/softmax/w',
   ]
