@@ -14,18 +14,21 @@ from typing import Protocol
 from pax.huggingface import (
   config_settings,
   deepseek,
+  exaone,
   fused_decoders,
   glm,
   gpt_oss,
   granite,
   layer_norms,
   llama4,
+  minimax,
   ministral,
   mtp_modules,
   multimodal,
   olmo,
   qwen3_5,
   qwen3_next,
+  seed_oss,
   smollm,
   weight_layouts,
 )
@@ -474,6 +477,7 @@ _WITHOUT_MTP = (*Family.ignored, r'mtp\..*')
 FAMILIES: Mapping[str, Family] = {
   'deepseek_v2': Family(read=deepseek.read_v2),
   'deepseek_v3': Family(read=deepseek.read_v3),
+  'exaone4': Family(read=exaone.read_exaone4),
   'gemma': Family(read=_gemma),
   'gemma2': Family(read=_gemma2),
   'gemma3_text': Family(read=_gemma3),
@@ -494,6 +498,7 @@ FAMILIES: Mapping[str, Family] = {
   'kimi_k2': Family(read=deepseek.read_v3),
   'llama': Family(read=_llama),
   'llama4_text': Family(read=llama4.read_text),
+  'minimax_m2': Family(read=minimax.read_m2),
   'ministral3': Family(read=ministral.read_ministral3),
   'mistral': Family(read=_mistral),
   'mixtral': Family(read=_mixtral),
@@ -508,6 +513,7 @@ FAMILIES: Mapping[str, Family] = {
   'qwen3_5_moe_text': Family(
     read=qwen3_5.read_moe, with_names=qwen3_5.with_names, ignored=_WITHOUT_MTP
   ),
+  'seed_oss': Family(read=seed_oss.read),
   'smollm3': Family(read=smollm.read_smollm3),
   't5': Family(
     read=_t5,

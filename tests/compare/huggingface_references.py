@@ -47,6 +47,9 @@ NAMES = (
   'glm4_moe',
   'glm4_moe_lite',
   'granite',
+  'minimax_m2',
+  'seed_oss',
+  'exaone4',
   'gpt2',
   't5',
 )

@@ -37,6 +37,8 @@ _EXPERIMENTS = {
   'phi3': 'Phi3',
   'smollm3': 'SmolLM3',
   'glm4': 'Glm4',
+  'exaone4': 'Exaone4',
+  'seed_oss': 'SeedOss',
   'granite': 'Granite',
   'gpt2': 'Gpt2',
 }

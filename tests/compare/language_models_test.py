@@ -74,11 +74,22 @@ def test_mxfp4_has_the_values_of_transformers(tmp_path):
       assert torch.equal(exported[tensor], want.to(torch.float32)), tensor
 
 
+# Names of the projections of an expert in files.
+_QWEN_EXPERTS = ('gate_proj', 'up_proj', 'down_proj')
+_MIXTRAL_EXPERTS = ('w1', 'w3', 'w2')
+
+
 def _gradients(model, tensors):
   """Returns the gradients of a model, of experts by the names in its file."""
   gradients = {}
+  is_mixtral = any('.block_sparse_moe.' in tensor for tensor in tensors)
+  gate_name, up_name, down_name = (
+    _MIXTRAL_EXPERTS if is_mixtral else _QWEN_EXPERTS
+  )
   for name, parameter in model.named_parameters():
     gradient = parameter.grad.numpy()
+    if is_mixtral:
+      name = name.replace('.mlp.', '.block_sparse_moe.')
     if name in tensors:
       gradients[name] = gradient
       continue
@@ -86,10 +97,10 @@ def _gradients(model, tensors):
     for i, expert in enumerate(gradient):
       if projection == 'gate_up_proj':
         gate, up = np.split(expert, 2)
-        gradients[f'{prefix}.{i}.gate_proj.weight'] = gate
-        gradients[f'{prefix}.{i}.up_proj.weight'] = up
+        gradients[f'{prefix}.{i}.{gate_name}.weight'] = gate
+        gradients[f'{prefix}.{i}.{up_name}.weight'] = up
       else:
-        gradients[f'{prefix}.{i}.{projection}.weight'] = expert
+        gradients[f'{prefix}.{i}.{down_name}.weight'] = expert
   return gradients
 
 
@@ -108,6 +119,8 @@ def _gradients(model, tensors):
       'glm4_moe',
       'glm4_moe_air',
       'granite',
+      'minimax_m2',
+      'exaone4',
     ),
   ],
 )
@@ -180,7 +193,8 @@ def test_references_are_those_of_transformers(name):
 
 
 @pytest.mark.parametrize(
-  'name', ['llama4', 'gpt2', 'qwen3_next', 'qwen3_next_biases', 'qwen3_5']
+  'name',
+  ['llama4', 'gpt2', 'qwen3_next', 'qwen3_next_biases', 'qwen3_5', 'exaone4'],
 )
 def test_texts_are_scored_alike_in_a_packed_row(name, tmp_path):
   model = references.make_model(name)

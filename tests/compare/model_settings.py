@@ -143,6 +143,47 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
       },
     ),
   ),
+  'minimax_m2': (
+    'minimax_m2',
+    dict(
+      num_key_value_heads=2,
+      head_dim=12,
+      rotary_dim=8,
+      num_local_experts=5,
+      num_experts_per_tok=2,
+    ),
+  ),
+  'seed_oss': ('seed_oss', dict(num_key_value_heads=2, head_dim=12)),
+  'seed_oss_biases': (
+    'seed_oss',
+    dict(
+      num_key_value_heads=1,
+      head_dim=8,
+      attention_bias=False,
+      attention_out_bias=True,
+      mlp_bias=True,
+      tie_word_embeddings=True,
+    ),
+  ),
+  'exaone4': (
+    'exaone4',
+    dict(
+      num_key_value_heads=2,
+      num_hidden_layers=4,
+      sliding_window=4,
+      sliding_window_pattern=2,
+      rope_parameters=_LLAMA_3_ROPE,
+    ),
+  ),
+  'exaone4_global': (
+    'exaone4',
+    dict(
+      num_key_value_heads=4,
+      sliding_window=None,
+      layer_types=['full_attention'] * 2,
+      tie_word_embeddings=True,
+    ),
+  ),
   'mixtral': (
     'mixtral',
     dict(

@@ -12,7 +12,7 @@ import pytest
 
 from pax.huggingface import families, model_folder
 from pax.tasks.lm import low_rank_tasks
-from pax.tasks.lm.params import published_configs
+from pax.tasks.lm.params import published_moe_configs
 from praxis import py_utils, weight_matrices
 from tests.pax.huggingface import loaded_models, reference_models
 
@@ -130,11 +130,33 @@ def test_the_published_file_of_glm_4_5():
   assert model.experts.routing['num_expert_groups'] == 1
 
 
+def test_the_published_file_of_minimax_m2():
+  config = reference_models.load()['minimax_m2']['config']
+  rope = config['rope_parameters']
+  published = {**config, 'rope_theta': rope['rope_theta'], 'rotary_dim': 8}
+  del published['rope_parameters']
+  model = families.read_model(published)
+  assert model == families.read_model(config)
+  assert model.rotary_dims == 8
+
+
+@pytest.mark.parametrize('pattern', [2, 'LG', 'LGLL'])
+def test_the_patterns_of_windows_of_exaone_4(pattern):
+  config = reference_models.load()['exaone4']['config']
+  window = config['sliding_window']
+  published = {**config, 'sliding_window_pattern': pattern}
+  del published['layer_types']
+  model = families.read_model(published)
+  # The last layer has none with all patterns.
+  assert model.windows == (window, None, window, None)
+  assert model.rotary_layers == (True, False, True, False)
+
+
 def test_kimi_k2_is_a_deepseek_v3():
   config = reference_models.load()['deepseek_v3']['config']
   kimi = {**config, 'model_type': 'kimi_k2'}
   assert families.read_model(kimi) == families.read_model(config)
-  published = families.read_model(published_configs.KIMI_K2)
+  published = families.read_model(published_moe_configs.KIMI_K2)
   shapes = {x.tensor: x.tensor_shape for x in published.weights()}
   # The number of the published files, without the scales of FP8.
   assert sum(map(math.prod, shapes.values())) == 1_026_408_232_448
@@ -154,7 +176,7 @@ def test_the_published_files_of_llama_4():
   assert families.read_model(published) == families.read_model(config)
   assert families.read_model(config).chunk_sizes == (4, None)
   # Settings that transformers has, too, are its defaults.
-  scout = published_configs.LLAMA4
+  scout = published_moe_configs.LLAMA4
   names = ('hidden_size', 'intermediate_size', 'num_hidden_layers')
   sizes = {k: scout[k] for k in (*names, 'num_attention_heads', 'vocab_size')}
   rope = {'rope_scaling': scout['rope_scaling']}
@@ -186,6 +208,21 @@ def test_the_published_files_of_llama_4():
       'mixtral',
       {'router_jitter_noise': 0.1},
       'jitter_noise .* must be 0',
+    ),
+    (
+      'minimax_m2',
+      {'scoring_func': 'softmax'},
+      "must be 'sigmoid', got 'softm",
+    ),
+    (
+      'minimax_m2',
+      {'attn_type_list': [1, 0]},
+      r'attn_type_list .* must have only 1, .* got \[1, 0\]',
+    ),
+    (
+      'exaone4',
+      {'layer_types': None, 'sliding_window_pattern': 'LX'},
+      "sliding_window_pattern .* 'LLLG', got 'LX'",
     ),
     ('qwen3_moe', {'num_local_experts': 0}, 'num_local_experts .* at least 1'),
     (

@@ -37,11 +37,13 @@ BYTE_VOCAB_SIZE = 264
 _NUM_PIECES = 64
 # Others have the same layers.
 _BY_NIGHT = (
+  'exaone4',
   'glm4_moe_lite',
   'ministral3',
   'olmo2',
   'qwen3_5_moe',
   'qwen3_yarn',
+  'seed_oss',
 )
 TOKENIZER = {
   'tokenizer.json': '{"version": "1.0"}',

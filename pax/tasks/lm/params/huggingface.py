@@ -16,6 +16,7 @@ from pax.tasks.lm.params import (
   choice_bias,
   fine_tuning,
   published_configs,
+  published_moe_configs,
   sequence_fine_tuning,
 )
 
@@ -39,7 +40,7 @@ class Llama4(fine_tuning.HuggingFaceLm):
   """Llama 4 Scout, 108B with 17B for a token, which reads text only."""
 
   USE_REPEATED_LAYER = True
-  CONFIG = published_configs.LLAMA4
+  CONFIG = published_moe_configs.LLAMA4
 
 
 @experiment_registry.register
@@ -61,7 +62,7 @@ class Mixtral(fine_tuning.HuggingFaceLm):
   """Mixtral 8x7B v0.1."""
 
   USE_REPEATED_LAYER = True
-  CONFIG = published_configs.MIXTRAL
+  CONFIG = published_moe_configs.MIXTRAL
 
 
 @experiment_registry.register
@@ -83,7 +84,7 @@ class Qwen3Moe(fine_tuning.HuggingFaceLm):
   """Qwen3 30B-A3B."""
 
   USE_REPEATED_LAYER = True
-  CONFIG = published_configs.QWEN3_MOE
+  CONFIG = published_moe_configs.QWEN3_MOE
 
 
 @experiment_registry.register
@@ -91,7 +92,7 @@ class Qwen3Next(fine_tuning.HuggingFaceLm):
   """Qwen3-Next, 80B with 3B for a token."""
 
   USE_REPEATED_LAYER = True
-  CONFIG = published_configs.QWEN3_NEXT
+  CONFIG = published_moe_configs.QWEN3_NEXT
 
 
 @experiment_registry.register
@@ -107,7 +108,7 @@ class Qwen3_5Moe(fine_tuning.HuggingFaceLm):  # noqa: N801
   """The language model of Qwen3.5, 35B with 3B for a token."""
 
   USE_REPEATED_LAYER = True
-  CONFIG = published_configs.QWEN3_5_MOE
+  CONFIG = published_moe_configs.QWEN3_5_MOE
 
 
 @experiment_registry.register
@@ -115,21 +116,21 @@ class DeepSeekV2(fine_tuning.HuggingFaceLm):
   """DeepSeek-V2-Lite, 16B with 2.4B for a token."""
 
   USE_REPEATED_LAYER = True
-  CONFIG = published_configs.DEEPSEEK_V2
+  CONFIG = published_moe_configs.DEEPSEEK_V2
 
 
 @experiment_registry.register
 class DeepSeekV3(choice_bias.ChoiceBiasLm):
   """DeepSeek-V3, 671B with 37B for a token."""
 
-  CONFIG = published_configs.DEEPSEEK_V3
+  CONFIG = published_moe_configs.DEEPSEEK_V3
 
 
 @experiment_registry.register
 class KimiK2(choice_bias.ChoiceBiasLm):
   """Kimi K2, 1026B with 32B for a token."""
 
-  CONFIG = published_configs.KIMI_K2
+  CONFIG = published_moe_configs.KIMI_K2
 
 
 @experiment_registry.register
@@ -158,7 +159,7 @@ class GptOss(fine_tuning.HuggingFaceLm):
   """gpt-oss 20B."""
 
   USE_REPEATED_LAYER = True
-  CONFIG = published_configs.GPT_OSS
+  CONFIG = published_moe_configs.GPT_OSS
 
 
 @experiment_registry.register
@@ -207,14 +208,35 @@ class Glm4(fine_tuning.HuggingFaceLm):
 class Glm4MoeLite(choice_bias.ChoiceBiasLm):
   """GLM-4.7-Flash, 30B with 3B for a token."""
 
-  CONFIG = published_configs.GLM4_MOE_LITE
+  CONFIG = published_moe_configs.GLM4_MOE_LITE
 
 
 @experiment_registry.register
 class Glm4Moe(choice_bias.ChoiceBiasLm):
   """GLM-4.5-Air, 106B with 12B for a token."""
 
-  CONFIG = published_configs.GLM4_MOE
+  CONFIG = published_moe_configs.GLM4_MOE
+
+
+@experiment_registry.register
+class MiniMaxM2(choice_bias.ChoiceBiasLm):
+  """MiniMax-M2, 229B with 10B for a token."""
+
+  CONFIG = published_moe_configs.MINIMAX_M2
+
+
+@experiment_registry.register
+class SeedOss(fine_tuning.HuggingFaceLm):
+  """Seed-OSS 36B."""
+
+  CONFIG = published_configs.SEED_OSS
+
+
+@experiment_registry.register
+class Exaone4(fine_tuning.HuggingFaceLm):
+  """EXAONE 4 32B."""
+
+  CONFIG = published_configs.EXAONE_4
 
 
 @experiment_registry.register

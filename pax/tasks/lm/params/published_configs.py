@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The config.json of published models: what their sizes follow from."""
+"""The config.json of published models without experts."""
 
 from __future__ import annotations
 
@@ -42,39 +42,6 @@ LLAMA3: Json = {
   'bos_token_id': 128000,
   'eos_token_id': 128001,
 }
-# The language model of Llama 4 Scout.
-LLAMA4: Json = {
-  'model_type': 'llama4_text',
-  'vocab_size': 202048,
-  'hidden_size': 5120,
-  'intermediate_size': 8192,
-  'intermediate_size_mlp': 16384,
-  'num_hidden_layers': 48,
-  'num_attention_heads': 40,
-  'num_key_value_heads': 8,
-  'head_dim': 128,
-  'num_local_experts': 16,
-  'num_experts_per_tok': 1,
-  'interleave_moe_layer_step': 1,
-  'router_aux_loss_coef': 0.001,
-  'use_qk_norm': True,
-  'no_rope_layer_interval': 4,
-  'attention_chunk_size': 8192,
-  'attn_temperature_tuning': True,
-  'attn_scale': 0.1,
-  'floor_scale': 8192,
-  'rms_norm_eps': 1e-5,
-  'rope_theta': 500000.0,
-  'rope_scaling': {
-    'rope_type': 'llama3',
-    'factor': 16.0,
-    'low_freq_factor': 1.0,
-    'high_freq_factor': 1.0,
-    'original_max_position_embeddings': 8192,
-  },
-  'bos_token_id': 200000,
-  'eos_token_id': 200001,
-}
 # Mistral 7B v0.1.
 MISTRAL: Json = {
   'model_type': 'mistral',
@@ -86,23 +53,6 @@ MISTRAL: Json = {
   'num_key_value_heads': 8,
   'rms_norm_eps': 1e-5,
   'sliding_window': 4096,
-  'bos_token_id': 1,
-  'eos_token_id': 2,
-}
-# Mixtral 8x7B v0.1.
-MIXTRAL: Json = {
-  'model_type': 'mixtral',
-  'vocab_size': 32000,
-  'hidden_size': 4096,
-  'intermediate_size': 14336,
-  'num_hidden_layers': 32,
-  'num_attention_heads': 32,
-  'num_key_value_heads': 8,
-  'num_local_experts': 8,
-  'num_experts_per_tok': 2,
-  'router_aux_loss_coef': 0.02,
-  'rms_norm_eps': 1e-5,
-  'rope_theta': 1000000.0,
   'bos_token_id': 1,
   'eos_token_id': 2,
 }
@@ -137,48 +87,6 @@ QWEN3: Json = {
   'bos_token_id': 151643,
   'eos_token_id': 151645,
 }
-# Qwen3 30B-A3B.
-QWEN3_MOE: Json = {
-  'model_type': 'qwen3_moe',
-  'vocab_size': 151936,
-  'hidden_size': 2048,
-  'intermediate_size': 6144,
-  'moe_intermediate_size': 768,
-  'num_hidden_layers': 48,
-  'num_attention_heads': 32,
-  'num_key_value_heads': 4,
-  'head_dim': 128,
-  'num_experts': 128,
-  'num_experts_per_tok': 8,
-  'norm_topk_prob': True,
-  'router_aux_loss_coef': 0.001,
-  'rms_norm_eps': 1e-6,
-  'rope_theta': 1000000.0,
-  'bos_token_id': 151643,
-  'eos_token_id': 151645,
-}
-# Qwen3-Next, 80B with 3B for a token.
-QWEN3_NEXT: Json = {
-  'model_type': 'qwen3_next',
-  'vocab_size': 151936,
-  'hidden_size': 2048,
-  'intermediate_size': 5120,
-  'moe_intermediate_size': 512,
-  'shared_expert_intermediate_size': 512,
-  'num_hidden_layers': 48,
-  'num_attention_heads': 16,
-  'num_key_value_heads': 2,
-  'head_dim': 256,
-  'partial_rotary_factor': 0.25,
-  'num_experts': 512,
-  'num_experts_per_tok': 10,
-  'norm_topk_prob': True,
-  'router_aux_loss_coef': 0.001,
-  'rms_norm_eps': 1e-6,
-  'rope_theta': 10000000.0,
-  'bos_token_id': 151643,
-  'eos_token_id': 151645,
-}
 # The language model of Ministral 3 8B.
 MINISTRAL_3: Json = {
   'model_type': 'ministral3',
@@ -208,128 +116,6 @@ QWEN3_5: Json = {
   },
   'linear_num_value_heads': 32,
   'eos_token_id': 248044,
-}
-# The language model of Qwen3.5, 35B with 3B for a token.
-QWEN3_5_MOE: Json = {
-  'model_type': 'qwen3_5_moe_text',
-  'vocab_size': 248320,
-  'hidden_size': 2048,
-  'moe_intermediate_size': 512,
-  'shared_expert_intermediate_size': 512,
-  'num_hidden_layers': 40,
-  'num_attention_heads': 16,
-  'num_key_value_heads': 2,
-  'head_dim': 256,
-  'num_experts': 256,
-  'num_experts_per_tok': 8,
-  'router_aux_loss_coef': 0.001,
-  'rms_norm_eps': 1e-6,
-  'rope_parameters': {
-    'rope_type': 'default',
-    'rope_theta': 10000000.0,
-    'partial_rotary_factor': 0.25,
-  },
-  'linear_num_value_heads': 32,
-  'eos_token_id': 248044,
-}
-# DeepSeek-V2-Lite, 16B with 2.4B for a token.
-DEEPSEEK_V2: Json = {
-  'model_type': 'deepseek_v2',
-  'vocab_size': 102400,
-  'hidden_size': 2048,
-  'intermediate_size': 10944,
-  'moe_intermediate_size': 1408,
-  'num_hidden_layers': 27,
-  'first_k_dense_replace': 1,
-  'num_attention_heads': 16,
-  'q_lora_rank': None,
-  'kv_lora_rank': 512,
-  'qk_nope_head_dim': 128,
-  'qk_rope_head_dim': 64,
-  'v_head_dim': 128,
-  'n_routed_experts': 64,
-  'num_experts_per_tok': 6,
-  'n_shared_experts': 2,
-  'topk_method': 'greedy',
-  'routed_scaling_factor': 1.0,
-  'aux_loss_alpha': 0.001,
-  'rms_norm_eps': 1e-6,
-  'rope_theta': 10000.0,
-  'rope_scaling': {
-    'type': 'yarn',
-    'factor': 40.0,
-    'beta_fast': 32,
-    'beta_slow': 1,
-    'mscale': 0.707,
-    'mscale_all_dim': 0.707,
-    'original_max_position_embeddings': 4096,
-  },
-  'bos_token_id': 100000,
-  'eos_token_id': 100001,
-}
-# DeepSeek-V3, 671B with 37B for a token.
-DEEPSEEK_V3: Json = {
-  'model_type': 'deepseek_v3',
-  'vocab_size': 129280,
-  'hidden_size': 7168,
-  'intermediate_size': 18432,
-  'moe_intermediate_size': 2048,
-  'num_hidden_layers': 61,
-  'num_nextn_predict_layers': 1,
-  'first_k_dense_replace': 3,
-  'num_attention_heads': 128,
-  'q_lora_rank': 1536,
-  'kv_lora_rank': 512,
-  'qk_nope_head_dim': 128,
-  'qk_rope_head_dim': 64,
-  'v_head_dim': 128,
-  'n_routed_experts': 256,
-  'num_experts_per_tok': 8,
-  'n_shared_experts': 1,
-  'n_group': 8,
-  'topk_group': 4,
-  'norm_topk_prob': True,
-  'routed_scaling_factor': 2.5,
-  'aux_loss_alpha': 0.0001,
-  'rms_norm_eps': 1e-6,
-  'rope_theta': 10000.0,
-  'rope_scaling': {
-    'type': 'yarn',
-    'factor': 40.0,
-    'beta_fast': 32,
-    'beta_slow': 1,
-    'mscale': 1.0,
-    'mscale_all_dim': 1.0,
-    'original_max_position_embeddings': 4096,
-  },
-  'bos_token_id': 0,
-  'eos_token_id': 1,
-}
-# Kimi K2.
-KIMI_K2: Json = {
-  **DEEPSEEK_V3,
-  'model_type': 'kimi_k2',
-  'vocab_size': 163840,
-  'num_nextn_predict_layers': 0,
-  'first_k_dense_replace': 1,
-  'num_attention_heads': 64,
-  'n_routed_experts': 384,
-  'n_group': 1,
-  'topk_group': 1,
-  'routed_scaling_factor': 2.827,
-  'aux_loss_alpha': 0.001,
-  'rope_theta': 50000.0,
-  'rope_scaling': {
-    'type': 'yarn',
-    'factor': 32.0,
-    'beta_fast': 1.0,
-    'beta_slow': 1.0,
-    'mscale': 1.0,
-    'mscale_all_dim': 1.0,
-    'original_max_position_embeddings': 4096,
-  },
-  'bos_token_id': 163584,
-  'eos_token_id': 163585,
 }
 # Gemma 2B.
 GEMMA: Json = {
@@ -377,32 +163,6 @@ GEMMA3: Json = {
   'rope_local_base_freq': 10000.0,
   'bos_token_id': 2,
   'eos_token_id': 1,
-}
-# gpt-oss 20B.
-GPT_OSS: Json = {
-  'model_type': 'gpt_oss',
-  'vocab_size': 201088,
-  'hidden_size': 2880,
-  'intermediate_size': 2880,
-  'num_hidden_layers': 24,
-  'num_attention_heads': 64,
-  'num_key_value_heads': 8,
-  'head_dim': 64,
-  'num_local_experts': 32,
-  'num_experts_per_tok': 4,
-  'sliding_window': 128,
-  'rms_norm_eps': 1e-5,
-  'rope_theta': 150000.0,
-  'rope_scaling': {
-    'rope_type': 'yarn',
-    'factor': 32.0,
-    'beta_fast': 32.0,
-    'beta_slow': 1.0,
-    'truncate': False,
-    'original_max_position_embeddings': 4096,
-  },
-  'bos_token_id': 199998,
-  'eos_token_id': 200002,
 }
 # OLMo 2 1B.
 OLMO2: Json = {
@@ -496,47 +256,6 @@ GLM4: Json = {
   'partial_rotary_factor': 0.5,
   'eos_token_id': 151329,
 }
-# GLM-4.7-Flash, 30B with 3B for a token.
-GLM4_MOE_LITE: Json = {
-  'model_type': 'glm4_moe_lite',
-  'vocab_size': 154880,
-  'hidden_size': 2048,
-  'intermediate_size': 10240,
-  'moe_intermediate_size': 1536,
-  'num_hidden_layers': 47,
-  'num_nextn_predict_layers': 1,
-  'num_attention_heads': 20,
-  'rope_theta': 1000000.0,
-  'pad_token_id': 154820,
-  'eos_token_id': 154820,
-}
-# GLM-4.5-Air, 106B with 12B for a token.
-GLM4_MOE: Json = {
-  'model_type': 'glm4_moe',
-  'vocab_size': 151552,
-  'hidden_size': 4096,
-  'intermediate_size': 10944,
-  'moe_intermediate_size': 1408,
-  'num_hidden_layers': 46,
-  'num_nextn_predict_layers': 1,
-  'first_k_dense_replace': 1,
-  'num_attention_heads': 96,
-  'num_key_value_heads': 8,
-  'head_dim': 128,
-  'attention_bias': True,
-  'use_qk_norm': False,
-  'n_routed_experts': 128,
-  'num_experts_per_tok': 8,
-  'n_shared_experts': 1,
-  'n_group': 1,
-  'topk_group': 1,
-  'norm_topk_prob': True,
-  'routed_scaling_factor': 1.0,
-  'rms_norm_eps': 1e-5,
-  'rope_theta': 1000000.0,
-  'partial_rotary_factor': 0.5,
-  'eos_token_id': 151329,
-}
 # Granite 3.1 2B.
 GRANITE: Json = {
   'model_type': 'granite',
@@ -588,4 +307,45 @@ T5_1_1: Json = {
   'num_heads': 6,
   'feed_forward_proj': 'gated-gelu',
   'tie_word_embeddings': False,
+}
+# EXAONE 4 32B.
+EXAONE_4: Json = {
+  'model_type': 'exaone4',
+  'vocab_size': 102400,
+  'hidden_size': 5120,
+  'intermediate_size': 27392,
+  'num_hidden_layers': 64,
+  'num_attention_heads': 40,
+  'num_key_value_heads': 8,
+  'head_dim': 128,
+  'sliding_window': 4096,
+  'sliding_window_pattern': 'LLLG',
+  'rms_norm_eps': 1e-5,
+  'rope_theta': 1_000_000.0,
+  'rope_scaling': {
+    'rope_type': 'llama3',
+    'factor': 16.0,
+    'low_freq_factor': 1.0,
+    'high_freq_factor': 4.0,
+    'original_max_position_embeddings': 8192,
+  },
+  'bos_token_id': 1,
+  'eos_token_id': 361,
+}
+# Seed-OSS 36B.
+SEED_OSS: Json = {
+  'model_type': 'seed_oss',
+  'vocab_size': 155136,
+  'hidden_size': 5120,
+  'intermediate_size': 27648,
+  'num_hidden_layers': 64,
+  'num_attention_heads': 80,
+  'num_key_value_heads': 8,
+  'head_dim': 128,
+  'attention_bias': True,
+  'attention_out_bias': False,
+  'rms_norm_eps': 1e-6,
+  'rope_theta': 10_000_000.0,
+  'bos_token_id': 0,
+  'eos_token_id': 2,
 }

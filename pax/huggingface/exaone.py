@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""EXAONE 4, whose layers without a window have no positions."""
+
+from __future__ import annotations
+
+from pax.huggingface import config_settings, layer_norms
+from pax.huggingface.config_settings import Json
+from pax.huggingface.rotary_decoder import RotaryDecoder
+
+
+def read_exaone4(config: Json) -> RotaryDecoder:
+  """Returns the settings of an EXAONE 4.
+
+  Raises:
+    ValueError: A setting is not supported.
+  """
+  window = config.get('sliding_window', 4096)
+  kinds = config.get('layer_types') or _layer_types(config)
+  # All layers of a model without windows have positions.
+  rotary_layers = (
+    () if window is None else tuple(x == 'sliding_attention' for x in kinds)
+  )
+  return config_settings.rotary_decoder(
+    {'num_key_value_heads': 32, 'rms_norm_eps': 1e-5, **config},
+    activation=config.get('hidden_act', 'silu'),
+    has_head_norms=True,
+    norms=layer_norms.OUTPUTS,
+    windows=config_settings.windows(kinds, window),
+    rotary_layers=rotary_layers,
+  )
+
+
+def _layer_types(config: Json) -> list[str]:
+  """Returns the types by `sliding_window_pattern`.
+
+  It is the period of layers without a window, or has a letter for each layer of
+  a period, L with a window and G without; the last layer has none.
+
+  Raises:
+    ValueError: It is something else.
+  """
+  num_layers = config_settings.size(config, 'num_hidden_layers')
+  if config.get('sliding_window', 4096) is None:
+    return ['full_attention'] * num_layers
+  pattern = config.get('sliding_window_pattern', 4)
+  if isinstance(pattern, int) and pattern > 0:
+    pattern = 'L' * (pattern - 1) + 'G'
+  if not isinstance(pattern, str) or not pattern or {*pattern} - {*'LG'}:
+    raise ValueError(
+      'sliding_window_pattern in config.json must be a period of layers, or'
+      f" letters such as 'LLLG', got {pattern!r}; use the file that"
+      ' save_pretrained writes'
+    )
+  is_local = [pattern[i % len(pattern)] == 'L' for i in range(num_layers)]
+  is_local[-1] = False
+  return [
+    'sliding_attention' if local else 'full_attention' for local in is_local
+  ]
