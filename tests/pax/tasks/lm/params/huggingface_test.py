@@ -22,41 +22,42 @@ from pax.tasks.lm.params import huggingface, huggingface_model
 from tests.integration import binary
 from tests.pax.huggingface import job_runs, loaded_models, reference_models
 
-_FAMILIES = {
-  'Llama2': 'llama',
-  'Llama3': 'llama',
-  'Llama4': 'llama4_text',
-  'Mistral': 'mistral',
-  'Ministral3': 'ministral3',
-  'Mixtral': 'mixtral',
-  'Qwen2': 'qwen2',
-  'Qwen3': 'qwen3',
-  'Qwen3Moe': 'qwen3_moe',
-  'Qwen3Next': 'qwen3_next',
-  'Qwen3_5': 'qwen3_5_text',
-  'Qwen3_5Moe': 'qwen3_5_moe_text',
-  'DeepSeekV2': 'deepseek_v2',
-  'DeepSeekV3': 'deepseek_v3',
-  'KimiK2': 'kimi_k2',
-  'Gemma': 'gemma',
-  'Gemma2': 'gemma2',
-  'Gemma3': 'gemma3_text',
-  'GptOss': 'gpt_oss',
-  'Olmo2': 'olmo2',
-  'Olmo3': 'olmo3',
-  'Phi3': 'phi3',
-  'Phi4': 'phi3',
-  'SmolLM3': 'smollm3',
-  'Glm4': 'glm4',
-  'Glm4Moe': 'glm4_moe',
-  'Glm4MoeLite': 'glm4_moe_lite',
-  'MiniMaxM2': 'minimax_m2',
-  'SeedOss': 'seed_oss',
-  'Exaone4': 'exaone4',
-  'Granite': 'granite',
-  'Gpt2': 'gpt2',
-  'T5': 't5',
-  'T5V1_1': 't5',
+# Family, and number of parameters in millions as the docstring has it.
+_PUBLISHED = {
+  'Llama2': ('llama', 6738),
+  'Llama3': ('llama', 1235),
+  'Llama4': ('llama4_text', 107769),
+  'Mistral': ('mistral', 7241),
+  'Ministral3': ('ministral3', 8489),
+  'Mixtral': ('mixtral', 46702),
+  'Qwen2': ('qwen2', 494),
+  'Qwen3': ('qwen3', 596),
+  'Qwen3Moe': ('qwen3_moe', 30532),
+  'Qwen3Next': ('qwen3_next', 79674),
+  'Qwen3_5': ('qwen3_5_text', 8953),
+  'Qwen3_5Moe': ('qwen3_5_moe_text', 34660),
+  'DeepSeekV2': ('deepseek_v2', 15706),
+  'DeepSeekV3': ('deepseek_v3', 671026),
+  'KimiK2': ('kimi_k2', 1026408),
+  'Gemma': ('gemma', 2506),
+  'Gemma2': ('gemma2', 2614),
+  'Gemma3': ('gemma3_text', 999),
+  'GptOss': ('gpt_oss', 20914),
+  'Olmo2': ('olmo2', 1484),
+  'Olmo3': ('olmo3', 7298),
+  'Phi3': ('phi3', 3821),
+  'Phi4': ('phi3', 14659),
+  'SmolLM3': ('smollm3', 3075),
+  'Glm4': ('glm4', 9400),
+  'Glm4Moe': ('glm4_moe', 106852),
+  'Glm4MoeLite': ('glm4_moe_lite', 29943),
+  'MiniMaxM2': ('minimax_m2', 228689),
+  'SeedOss': ('seed_oss', 36151),
+  'Exaone4': ('exaone4', 32003),
+  'Granite': ('granite', 2533),
+  'Gpt2': ('gpt2', 124),
+  'T5': ('t5', 60),
+  'T5V1_1': ('t5', 76),
 }
 
 
@@ -64,53 +65,17 @@ def _weights(config):
   return families.read_model(config).weights()
 
 
-@pytest.mark.parametrize('name', _FAMILIES)
+@pytest.mark.parametrize('name', _PUBLISHED)
 def test_experiments_have_published_sizes(name):
+  family, num_millions = _PUBLISHED[name]
   experiment = experiment_registry.get(f'tasks.lm.params.huggingface.{name}')
   config = experiment.CONFIG
-  assert config['model_type'] == _FAMILIES[name]
+  assert config['model_type'] == family
   assert config['eos_token_id'] < config['vocab_size']
   experiment().validate()
   shapes = {x.tensor: x.tensor_shape for x in _weights(config)}
   num_parameters = sum(map(math.prod, shapes.values()))
-  # As their docstrings name them, in millions.
-  published = {
-    'Llama2': 6738,
-    'Llama3': 1235,
-    'Llama4': 107769,
-    'Mistral': 7241,
-    'Ministral3': 8489,
-    'Mixtral': 46702,
-    'Qwen2': 494,
-    'Qwen3': 596,
-    'Qwen3Moe': 30532,
-    'Qwen3Next': 79674,
-    'Qwen3_5': 8953,
-    'Qwen3_5Moe': 34660,
-    'DeepSeekV2': 15706,
-    'DeepSeekV3': 671026,
-    'KimiK2': 1026408,
-    'Gemma': 2506,
-    'Gemma2': 2614,
-    'Gemma3': 999,
-    'GptOss': 20914,
-    'Olmo2': 1484,
-    'Olmo3': 7298,
-    'Phi3': 3821,
-    'Phi4': 14659,
-    'SmolLM3': 3075,
-    'Glm4': 9400,
-    'Glm4Moe': 106852,
-    'Glm4MoeLite': 29943,
-    'MiniMaxM2': 228689,
-    'SeedOss': 36151,
-    'Exaone4': 32003,
-    'Granite': 2533,
-    'Gpt2': 124,
-    'T5': 60,
-    'T5V1_1': 76,
-  }
-  assert num_parameters // 10**6 == published[name]
+  assert num_parameters // 10**6 == num_millions
 
 
 def test_trains_from_imported_weights_and_exports(tmp_path, capfd):
