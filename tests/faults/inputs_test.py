@@ -97,6 +97,11 @@ def data_settings(kind, folder, monkeypatch) -> dict:
     function = f'{data_sets.__name__}:grain_rows'
     workers = int(kind == 'grain_workers')
     return {'GRAIN_DATASET': function, 'GRAIN_WORKERS': workers}
+  if kind == 'stages':
+    first, second = (data_sets.write(x, folder) for x in ('megatron', 'npy'))
+    mixture = {first: 0.5, second: 0.5}
+    stages = {50: mixture, 150: {second: 1.0}, 401: mixture}
+    return {'TRAIN_DATA': first, 'TRAIN_DATA_STAGES': stages}
   if kind == 'hub':
     pytest.importorskip('datasets')
     data_sets.write('jsonl', folder)
@@ -104,7 +109,14 @@ def data_settings(kind, folder, monkeypatch) -> dict:
   return {'TRAIN_DATA': data_sets.write(kind, folder)}
 
 
-KINDS = (*data_sets.KINDS, 'hub', 'text_files', 'grain', 'grain_workers')
+KINDS = (
+  *data_sets.KINDS,
+  'hub',
+  'text_files',
+  'grain',
+  'grain_workers',
+  'stages',
+)
 
 
 @pytest.mark.parametrize('kind', KINDS)
