@@ -218,7 +218,7 @@ class TrainingCheckpointer(interface.TrainingCheckpointer):
     except data_fingerprints.ChangedDataError as e:
       if not self.services.accept_changed_data:
         raise
-      logging.warning('The changed data are accepted: %s', e)
+      logging.warning('The changed data are accepted: %s', e.changes)
       train_input.set_state(data_fingerprints.detach_all(state))
 
   def _save(

@@ -23,6 +23,11 @@ _MAX_CHARS = 160
 class ChangedDataError(ValueError):
   """A state belongs to other data than those of the input."""
 
+  def __init__(self, message: str, changes: str = ''):
+    super().__init__(message)
+    # What changed, without what to do about it.
+    self.changes = changes
+
 
 def attach(state: Any, fingerprint: Fingerprint) -> Any:
   """Returns a state with a fingerprint; an empty one is not attached."""
@@ -64,10 +69,12 @@ def check(name: str, saved: Fingerprint, current: Fingerprint) -> None:
     if key in current and saved[key] != current[key]
   ]
   if changes:
+    described = '; '.join(changes)
     raise ChangedDataError(
       f'the data of input {name!r} must be those of its saved state, but'
-      f' {"; ".join(changes)}. Restore them, or continue at the same position'
-      ' of the changed data by --accept_changed_data'
+      f' {described}. Restore them, or continue at the same position of the'
+      ' changed data by --accept_changed_data',
+      f'input {name!r}: {described}',
     )
 
 

@@ -71,4 +71,7 @@ def test_a_job_keeps_its_tokenizer(tmp_path, corpus):
   assert message.startswith("1 pax: error: the data of input 'train' must be")
   assert 'files was 30 files' in message and 'is 31 files' in message
   assert run(more_steps, *keeps_old, '--accept_changed_data') == ''
+  log = (job / 'logs' / 'train_0.log').read_text()
+  accepted = "The changed data are accepted: input 'train': files was 30 files"
+  assert accepted in log
   assert json.loads((job / 'vocabularies.json').read_text()) == record

@@ -81,8 +81,11 @@ def test_components_have_their_own_fingerprints():
   source = multi('a')
   source.get_next()
   state = save(source)
-  with pytest.raises(data_fingerprints.ChangedDataError, match='data was a'):
+  with pytest.raises(
+    data_fingerprints.ChangedDataError, match='data was a'
+  ) as e:
     multi('b').set_state(state)
+  assert e.value.changes == "input 'input_x': data was a, is b"
   other = multi('b')
   nested = base_input.advance_state(state, 1)
   other.set_state(data_fingerprints.detach_all(nested))
