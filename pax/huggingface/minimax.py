@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pax.huggingface import config_settings
 from pax.huggingface.config_settings import Json
-from pax.huggingface.mixture_of_experts import ExpertTensors, MixtureOfExperts
+from pax.huggingface.mixture_of_experts import ExpertTensors
 from pax.huggingface.rotary_decoder import RotaryDecoder
 
 
@@ -20,42 +20,34 @@ def read_m2(config: Json) -> RotaryDecoder:
     'head_dim': 128,
     'num_key_value_heads': 8,
     'rope_theta': 5_000_000.0,
+    'num_local_experts': 256,
+    'num_experts_per_tok': 8,
     **config,
   }
   rotary_dim = config.get('rotary_dim')
   if rotary_dim is not None:
     share = rotary_dim / config['head_dim']
     config.setdefault('partial_rotary_factor', share)
+  num_layers = config_settings.size(config, 'num_hidden_layers')
   return config_settings.rotary_decoder(
     config,
     has_partial_rotary=True,
     activation=config.get('hidden_act', 'silu'),
     has_projection_norms=True,
-    experts=_experts(config),
-  )
-
-
-def _experts(config: Json) -> MixtureOfExperts:
-  num_layers = config_settings.size(config, 'num_hidden_layers')
-  return MixtureOfExperts(
-    num_experts=config_settings.size(
-      {'num_local_experts': 256, **config}, 'num_local_experts'
-    ),
-    experts_per_token=config_settings.size(
-      {'num_experts_per_tok': 8, **config}, 'num_experts_per_tok'
-    ),
-    hidden_dims=config_settings.size(config, 'intermediate_size'),
-    layers=tuple(range(num_layers)),
-    normalize_gates=True,
-    # The biases of the choice balance experts.
-    load_balance_loss_weight=0.0,
-    routing={'gate_function': 'sigmoid'},
-    tensors=ExpertTensors(
-      mixture='block_sparse_moe',
-      gate='w1',
-      up='w3',
-      down='w2',
-      choice_bias='e_score_correction_bias',
+    experts=config_settings.experts(
+      # The biases of the choice balance experts.
+      {**config, 'router_aux_loss_coef': 0.0},
+      hidden_dims=config_settings.size(config, 'intermediate_size'),
+      layers=tuple(range(num_layers)),
+      normalize_gates=True,
+      routing={'gate_function': 'sigmoid'},
+      tensors=ExpertTensors(
+        mixture='block_sparse_moe',
+        gate='w1',
+        up='w3',
+        down='w2',
+        choice_bias='e_score_correction_bias',
+      ),
     ),
   )
 

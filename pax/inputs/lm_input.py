@@ -183,7 +183,7 @@ class LanguageModelInput(row_input.RowInput):
       max(1, sum(start < num_rows for start in self._stages))
     )
 
-  @functools.lru_cache(maxsize=2)  # noqa: B019  One for each stage that is read.
+  @functools.lru_cache(maxsize=2)  # noqa: B019  An input lives with its job.
   def _fingerprint(self, num_stages: int) -> data_fingerprints.Fingerprint:
     """Returns the properties of the data of the first stages."""
     count = self._num_data_sets(num_stages)

@@ -43,13 +43,19 @@ class Mixture:
       seed: Seed of all orders.
 
     Raises:
-      ValueError: A component has no records, weights are wrong, or one is so
-        small that a block has no record of the component.
+      ValueError: A component has no records, weights are wrong or do not begin
+        at position 0, or one is so small that a block has no record of the
+        component.
     """
     self._sizes = tuple(sizes)
     self._ends = np.cumsum(sizes)
     self._seed = seed
     self._starts = sorted(weights)
+    if self._starts[:1] != [0]:
+      raise ValueError(
+        'the first weights of a mixture must hold from position 0, got those'
+        f' of positions {self._starts}; add the first ones'
+      )
     self._stages: list[_Stage] = []
     first_ranks = np.zeros(len(sizes), np.int64)
     for start in self._starts:

@@ -91,3 +91,9 @@ def test_weights_change_at_a_position():
 def test_wrong_weights(sizes, weights, message):
   with pytest.raises(ValueError, match=message):
     mixtures.Mixture(sizes, {0: weights}, seed=0)
+
+
+@pytest.mark.parametrize('weights', [{}, {5: [1, 1]}])
+def test_weights_hold_from_the_first_position(weights):
+  with pytest.raises(ValueError, match='must hold from position 0, got'):
+    mixtures.Mixture([1, 1], weights, seed=0)
