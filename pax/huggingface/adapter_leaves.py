@@ -20,10 +20,10 @@ from pax.huggingface import (
   families,
   low_rank_leaves,
   model_folder,
-  mtp_modules,
   peft_adapters,
   weight_layouts,
 )
+from pax.huggingface.layers import mtp_modules
 from pax.huggingface.low_rank_leaves import LowRankLeaves
 from pax.huggingface.peft_adapters import ModuleUpdate
 from pax.huggingface.stacked_variables import Variable

@@ -19,13 +19,13 @@ from pax.huggingface import (
   families,
   low_rank_leaves,
   model_folder,
-  mtp_modules,
   safetensors,
   side_folder,
   stacked_variables,
   tied_tables,
   weight_layouts,
 )
+from pax.huggingface.layers import mtp_modules
 from pax.huggingface.low_rank_leaves import LowRankLeaves
 from pax.huggingface.stacked_variables import Variable
 from pax.huggingface.weight_layouts import WeightLayout

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pax.huggingface.config_settings import Json
+from pax.huggingface.models.config_settings import Json
 
 # Settings that files leave out, by the `model_type` of the whole.
 _DEFAULTS: Mapping[str, Json] = {

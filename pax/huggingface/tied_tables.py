@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pax.huggingface.config_settings import Json
+from pax.huggingface.models.config_settings import Json
 
 _MODEL_TYPES = ('mistral3', 't5')
 _TIE = 'tie_word_embeddings'

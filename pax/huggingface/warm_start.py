@@ -24,10 +24,10 @@ from pax.huggingface import (
   adapter_leaves,
   checkpoint_tensors,
   model_folder,
-  mtp_modules,
   side_folder,
   stacked_variables,
 )
+from pax.huggingface.layers import mtp_modules
 
 _PREFIX = 'hf:'
 

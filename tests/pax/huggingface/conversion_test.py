@@ -24,13 +24,13 @@ from pax.huggingface import (
   conversion,
   families,
   model_folder,
-  rotary_decoder,
   safetensors,
   side_folder,
   stacked_variables,
   warm_start,
   weight_layouts,
 )
+from pax.huggingface.layers import rotary_embeddings
 from tests.pax.huggingface import convert_command, reference_models
 
 
@@ -374,7 +374,7 @@ def test_a_wrong_config_is_named_and_writes_nothing(
 
 def test_the_base_of_rotary_positions_may_be_a_fraction():
   rope = {'rope_theta': 26214.4, 'rope_type': 'default'}
-  assert rotary_decoder.rotary_embedding(rope).max_timescale == 26214.4
+  assert rotary_embeddings.rotary_embedding(rope).max_timescale == 26214.4
 
 
 @pytest.mark.parametrize('rope_type', ['linear', 'llama3', 'yarn'])
@@ -383,7 +383,7 @@ def test_a_scaling_of_positions_without_its_factor_is_named(
 ):
   rope = {'rope_theta': 1e4, 'rope_type': rope_type}
   with pytest.raises(ValueError, match='^factor .* must be a number, got None'):
-    rotary_decoder.rotary_embedding(rope)
+    rotary_embeddings.rotary_embedding(rope)
 
 
 @pytest.mark.parametrize(
@@ -405,7 +405,7 @@ def test_the_attention_factor_of_yarn(settings, want):
     'factor': 4.0,
     'original_max_position_embeddings': 32,
   }
-  rotary = rotary_decoder.rotary_embedding(rope | settings)
+  rotary = rotary_embeddings.rotary_embedding(rope | settings)
   scaling = rotary.scaling_tpl.clone().set(name='scaling').Instantiate()
   assert scaling.amplitude() == pytest.approx(want, rel=1e-12)
 

@@ -82,7 +82,7 @@ def test_names_of_older_files():
   }
   del published['rope_parameters']
   found = families.read_model(published)
-  assert found.rope['factor'] == 8.0
+  assert found.mixers[1].rope['factor'] == 8.0
   assert dataclasses.asdict(found) == dataclasses.asdict(
     families.read_model(config)
   )
@@ -105,7 +105,7 @@ def test_published_files_of_olmo_3_and_glm_4():
   del published['rope_parameters']
   assert families.read_model(published) == families.read_model(config)
   whole = families.read_model({**published, 'partial_rotary_factor': 1.0})
-  assert whole.rotary_dims == config['head_dim']
+  assert whole.mixers[0].rotary_dims == config['head_dim']
 
 
 def test_the_published_file_of_glm_4_5():
@@ -119,13 +119,13 @@ def test_the_published_file_of_glm_4_5():
   del published['rope_parameters']
   model = families.read_model(config)
   assert families.read_model(published) == model
-  assert model.rotary_dims == config['head_dim'] // 2
+  assert model.mixers[0].rotary_dims == config['head_dim'] // 2
   # Absent settings are those of transformers.
   names = ('use_qk_norm', 'attention_bias', 'routed_scaling_factor', 'n_group')
   absent = {k: v for k, v in config.items() if k not in names}
   model = families.read_model(absent)
-  assert not model.has_head_norms
-  assert not model.has_qkv_bias
+  assert not model.mixers[0].has_head_norms
+  assert not model.mixers[0].has_qkv_bias
   assert model.experts.routing['gate_scale'] == 1.0
   assert model.experts.routing['num_expert_groups'] == 1
 
@@ -137,7 +137,7 @@ def test_the_published_file_of_minimax_m2():
   del published['rope_parameters']
   model = families.read_model(published)
   assert model == families.read_model(config)
-  assert model.rotary_dims == 8
+  assert model.mixers[0].rotary_dims == 8
 
 
 @pytest.mark.parametrize('pattern', [2, 'LG', 'LGLL'])
@@ -148,8 +148,10 @@ def test_the_patterns_of_windows_of_exaone_4(pattern):
   del published['layer_types']
   model = families.read_model(published)
   # The last layer has none with all patterns.
-  assert model.windows == (window, None, window, None)
-  assert model.rotary_layers == (True, False, True, False)
+  windows = [mixer.window for mixer in model.mixers]
+  assert windows == [window, None, window, None]
+  rotates = [mixer.rope is not None for mixer in model.mixers]
+  assert rotates == [True, False, True, False]
 
 
 def test_kimi_k2_is_a_deepseek_v3():
@@ -174,7 +176,8 @@ def test_the_published_files_of_llama_4():
   }
   del published['rope_parameters']
   assert families.read_model(published) == families.read_model(config)
-  assert families.read_model(config).chunk_sizes == (4, None)
+  chunk_sizes = [x.chunk_size for x in families.read_model(config).mixers]
+  assert chunk_sizes == [4, None]
   # Settings that transformers has, too, are its defaults.
   scout = published_moe_configs.LLAMA4
   names = ('hidden_size', 'intermediate_size', 'num_hidden_layers')
@@ -198,7 +201,7 @@ def test_the_published_files_of_llama_4():
     assert sum(map(math.prod, shapes.values())) == want
   dense = {**config, **lists, 'moe_layers': [], 'attention_chunk_size': None}
   assert read(dense).experts is None
-  assert read(dense).chunk_sizes == (None, None)
+  assert [x.chunk_size for x in read(dense).mixers] == [None, None]
 
 
 @pytest.mark.parametrize(

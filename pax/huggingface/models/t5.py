@@ -9,7 +9,10 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from pax.huggingface import rotary_decoder, weight_layouts
+from pax.huggingface import weight_layouts
+from pax.huggingface.layers.activations import activation
+from pax.huggingface.models import config_settings
+from pax.huggingface.models.config_settings import Json
 from pax.huggingface.weight_layouts import WeightLayout
 from praxis import base_layer, pax_fiddle
 from praxis.layers import (
@@ -139,7 +142,7 @@ class T5:
         ln_tpl=self._norm(),
         has_bias=False,
         use_gated_activation=self.is_gated,
-        activation_tpl=rotary_decoder.activation(self.activation),
+        activation_tpl=activation(self.activation),
       ),
     )
     return Config(
@@ -228,3 +231,39 @@ class T5:
     return weight_layouts.same(
       f'{source}.weight', f'{target}/scale', self.model_dims
     )
+
+
+def read_t5(config: Json) -> T5:
+  """Returns the settings of a T5.
+
+  Raises:
+    ValueError: A setting is not supported.
+  """
+  projection = config.get('feed_forward_proj', 'relu')
+  gate, _, activation = projection.rpartition('-')
+  if gate not in ('', 'gated'):
+    raise ValueError(
+      "feed_forward_proj in config.json must be 'gated-' and an activation, or"
+      f' an activation, got {projection!r}'
+    )
+  num_layers = config_settings.size(config, 'num_layers')
+  # T5 1.1 is marked by tie_word_embeddings=false, or in newer files by
+  # scale_decoder_outputs=false.
+  is_tied = config.get('tie_word_embeddings', True)
+  return T5(
+    vocab_size=config_settings.size(config, 'vocab_size'),
+    model_dims=config_settings.size(config, 'd_model'),
+    dim_per_head=config_settings.size(config, 'd_kv'),
+    hidden_dims=config_settings.size(config, 'd_ff'),
+    num_encoder_layers=num_layers,
+    num_decoder_layers=config.get('num_decoder_layers') or num_layers,
+    num_heads=config_settings.size(config, 'num_heads'),
+    num_buckets=config.get('relative_attention_num_buckets', 32),
+    max_distance=config.get('relative_attention_max_distance', 128),
+    norm_epsilon=config.get('layer_norm_epsilon', 1e-6),
+    # In the releases the gate's GELU is the approximation.
+    activation='gelu_new' if projection == 'gated-gelu' else activation,
+    is_gated=gate == 'gated',
+    is_tied=is_tied,
+    scales_logits=config.get('scale_decoder_outputs', is_tied),
+  )

@@ -1,27 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Granite, whose embeddings, attention, layers and logits have factors."""
+"""Granite 3 without experts."""
 
 from __future__ import annotations
 
-from pax.huggingface import config_settings
-from pax.huggingface.config_settings import Json
-from pax.huggingface.rotary_decoder import RotaryDecoder
+from pax.huggingface.layers.rotary_decoder import RotaryDecoder
+from pax.huggingface.models import config_settings
+from pax.huggingface.models.config_settings import Json
 
 
-def read(config: Json) -> RotaryDecoder:
+def read_granite(config: Json) -> RotaryDecoder:
   """Returns the settings of a Granite 3 without experts.
 
   Raises:
     ValueError: A setting is not supported.
   """
   has_bias = config.get('attention_bias', False)
-  return config_settings.rotary_decoder(
+  attention = config_settings.rotary_attention(
     config,
-    activation=config.get('hidden_act', 'silu'),
     has_qkv_bias=has_bias,
     has_output_bias=has_bias,
-    has_ffn_bias=config.get('mlp_bias', False),
     query_scale=_factor(config, 'attention_multiplier'),
+  )
+  return config_settings.rotary_decoder(
+    config,
+    config_settings.of_all_layers(config, attention),
+    feed_forward=config_settings.feed_forward(
+      config, has_bias=config.get('mlp_bias', False)
+    ),
     embedding_scale=_factor(config, 'embedding_multiplier'),
     residual_scale=_factor(config, 'residual_multiplier'),
     head_scale=1 / _factor(config, 'logits_scaling'),

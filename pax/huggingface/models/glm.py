@@ -1,16 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GLM-4.5 to 4.7: the experts of DeepSeek-V3 with grouped-query attention.
-
-GLM-4.7-Flash has the latent attention of DeepSeek-V3, too.
-"""
+"""GLM-4, GLM-4.5 and GLM-4.7-Flash, which has latent attention."""
 
 from __future__ import annotations
 
-import dataclasses
+from pax.huggingface.layers import layer_norms
+from pax.huggingface.layers.rotary_decoder import RotaryDecoder
+from pax.huggingface.models import config_settings, deepseek
+from pax.huggingface.models.config_settings import Json
 
-from pax.huggingface import config_settings, deepseek
-from pax.huggingface.config_settings import Json
-from pax.huggingface.rotary_decoder import RotaryDecoder
+
+def read_glm4(config: Json) -> RotaryDecoder:
+  """Returns the settings of a GLM-4 of the releases 0414.
+
+  Raises:
+    ValueError: A setting is not supported.
+  """
+  config = {
+    'num_key_value_heads': 2,
+    'head_dim': 128,
+    'rms_norm_eps': 1.5625e-7,
+    'partial_rotary_factor': 0.5,
+    **config,
+  }
+  attention = config_settings.rotary_attention(
+    config,
+    has_partial_rotary=True,
+    has_interleaved_pairs=True,
+    has_qkv_bias=config.get('attention_bias', True),
+  )
+  return config_settings.rotary_decoder(
+    config,
+    config_settings.of_all_layers(config, attention),
+    feed_forward=config_settings.feed_forward(config, has_fused_gates=True),
+    norms=layer_norms.GLM_4,
+  )
 
 
 def read_glm4_moe(config: Json) -> RotaryDecoder:
@@ -28,15 +51,17 @@ def read_glm4_moe(config: Json) -> RotaryDecoder:
     'routed_scaling_factor': 1.0,
     **config,
   }
-  decoder = config_settings.rotary_decoder(
+  attention = config_settings.rotary_attention(
     config,
     has_partial_rotary=True,
-    activation=config.get('hidden_act', 'silu'),
     has_qkv_bias=config.get('attention_bias', False),
     has_head_norms=config.get('use_qk_norm', False),
   )
-  experts = deepseek.v3_experts(config, has_bias=False)
-  return dataclasses.replace(decoder, experts=experts)
+  return config_settings.rotary_decoder(
+    config,
+    config_settings.of_all_layers(config, attention),
+    experts=deepseek.v3_experts(config),
+  )
 
 
 def read_glm4_moe_lite(config: Json) -> RotaryDecoder:
@@ -45,7 +70,7 @@ def read_glm4_moe_lite(config: Json) -> RotaryDecoder:
   Raises:
     ValueError: A setting is not supported.
   """
-  return deepseek.read_v3(
+  return deepseek.read_deepseek_v3(
     {
       'rms_norm_eps': 1e-5,
       'q_lora_rank': 768,

@@ -6,7 +6,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from pax.huggingface import rotary_decoder, weight_layouts
+from pax.huggingface import weight_layouts
+from pax.huggingface.layers.activations import activation
+from pax.huggingface.models import config_settings
+from pax.huggingface.models.config_settings import Json
 from pax.huggingface.weight_layouts import WeightLayout
 from praxis import base_layer, pax_fiddle
 from praxis.layers import (
@@ -51,7 +54,7 @@ class Gpt2:
       ),
       tr_fflayer_tpl=Config(
         transformers.TransformerFeedForward,
-        activation_tpl=rotary_decoder.activation(self.activation),
+        activation_tpl=activation(self.activation),
         ln_tpl=self._norm(),
       ),
     )
@@ -162,3 +165,33 @@ class Gpt2:
       yield weight_layouts.same(
         f'{source}.{tensor}', f'{target}/{variable}', self.model_dims
       )
+
+
+def read_gpt2(config: Json) -> Gpt2:
+  """Returns the settings of a GPT-2.
+
+  Raises:
+    ValueError: A setting is not supported.
+  """
+  for name in ('scale_attn_by_inverse_layer_idx', 'add_cross_attention'):
+    if config.get(name):
+      raise ValueError(
+        f'{name} in config.json must be false, got {config[name]}; no layer of'
+        ' praxis computes it'
+      )
+  if not config.get('tie_word_embeddings', True):
+    raise ValueError(
+      'tie_word_embeddings in config.json of a gpt2 must be true, got false'
+    )
+  return Gpt2(
+    vocab_size=config_settings.size(config, 'vocab_size'),
+    max_positions=config_settings.size(config, 'n_positions'),
+    model_dims=config_settings.size(config, 'n_embd'),
+    hidden_dims=config.get('n_inner')
+    or 4 * config_settings.size(config, 'n_embd'),
+    num_layers=config_settings.size(config, 'n_layer'),
+    num_heads=config_settings.size(config, 'n_head'),
+    norm_epsilon=config.get('layer_norm_epsilon', 1e-5),
+    activation=config.get('activation_function', 'gelu_new'),
+    scales_attention=config.get('scale_attn_weights', True),
+  )

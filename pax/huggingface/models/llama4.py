@@ -4,15 +4,20 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
-from pax.huggingface import config_settings
-from pax.huggingface.config_settings import Json
-from pax.huggingface.mixture_of_experts import ExpertTensors, MixtureOfExperts
-from pax.huggingface.query_temperatures import QueryTemperature
-from pax.huggingface.rotary_decoder import RotaryDecoder
+from pax.huggingface.layers.mixture_of_experts import (
+  ExpertTensors,
+  MixtureOfExperts,
+)
+from pax.huggingface.layers.query_temperatures import QueryTemperature
+from pax.huggingface.layers.rotary_attention import RotaryAttention
+from pax.huggingface.layers.rotary_decoder import RotaryDecoder
+from pax.huggingface.models import config_settings
+from pax.huggingface.models.config_settings import Json
 
 
-def read_text(config: Json) -> RotaryDecoder:
+def read_llama4(config: Json) -> RotaryDecoder:
   """Returns a model of type llama4_text.
 
   Raises:
@@ -31,39 +36,47 @@ def read_text(config: Json) -> RotaryDecoder:
     # Published files have an empty list for the layers of the interval.
     'no_rope_layers': config.get('no_rope_layers') or None,
   }
-  has_bias = config.get('attention_bias', False)
   rotary_layers = config_settings.rotary_layers(config)
-  temperature = None
-  if config.get('attn_temperature_tuning', True):
-    size = config_settings.size(config, 'floor_scale')
-    temperature = QueryTemperature(
-      log_scale=config['attn_scale'],
-      interval=size,
-      offset=1,
-      has_rotary=False,
-    )
-  decoder = config_settings.rotary_decoder(
-    {
-      **config,
-      'intermediate_size': config_settings.size(
-        config, 'intermediate_size_mlp'
-      ),
-    },
-    activation=config.get('hidden_act', 'silu'),
+  hidden_dims = config_settings.size(config, 'intermediate_size_mlp')
+  return config_settings.rotary_decoder(
+    config,
+    _attentions(config, rotary_layers),
+    feed_forward=config_settings.feed_forward(
+      {**config, 'intermediate_size': hidden_dims}, tensors='feed_forward'
+    ),
+    experts=_experts(config),
+  )
+
+
+def _attentions(
+  config: Json, rotary_layers: Sequence[bool]
+) -> list[RotaryAttention]:
+  """Returns the attention of each layer."""
+  has_bias = config.get('attention_bias', False)
+  rotary = config_settings.rotary_attention(
+    config,
     has_interleaved_pairs=True,
     has_qkv_bias=has_bias,
     has_output_bias=has_bias,
     has_rotated_norms=config.get('use_qk_norm', True),
-    rotary_layers=rotary_layers,
-    chunk_sizes=_chunk_sizes(config, rotary_layers),
-    query_temperature=temperature,
-    feed_forward_tensors='feed_forward',
   )
-  return dataclasses.replace(decoder, experts=_experts(config))
+  temperature = None
+  if config.get('attn_temperature_tuning', True):
+    temperature = QueryTemperature(
+      log_scale=config['attn_scale'],
+      interval=config_settings.size(config, 'floor_scale'),
+      offset=1,
+    )
+  others = dataclasses.replace(rotary, rope=None, query_temperature=temperature)
+  chunk_sizes = _chunk_sizes(config, rotary_layers)
+  return [
+    dataclasses.replace(rotary if rotates else others, chunk_size=size)
+    for rotates, size in zip(rotary_layers, chunk_sizes, strict=True)
+  ]
 
 
 def _chunk_sizes(
-  config: Json, rotary_layers: tuple[bool, ...]
+  config: Json, rotary_layers: Sequence[bool]
 ) -> tuple[int | None, ...]:
   """Returns the number of positions of a chunk for each layer; None for all."""
   has_chunks = config['attention_chunk_size'] is not None
@@ -74,7 +87,7 @@ def _chunk_sizes(
   size = None
   if 'chunked_attention' in kinds:
     size = config_settings.size(config, 'attention_chunk_size')
-  return config_settings.windows(kinds, size, local='chunked_attention')
+  return config_settings.windows(config, kinds, size, local='chunked_attention')
 
 
 def _experts(config: Json) -> MixtureOfExperts | None:

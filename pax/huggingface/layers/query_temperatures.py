@@ -18,8 +18,6 @@ class QueryTemperature:
   log_scale: float
   interval: int
   offset: int
-  # Whether the layers that rotate have them, or the others.
-  has_rotary: bool
 
   def layer(self) -> LayerTpl:
     """Returns the Config of the layer."""

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MiniMax-M2: the experts of Mixtral, chosen as those of DeepSeek-V3."""
+"""MiniMax-M2."""
 
 from __future__ import annotations
 
-from pax.huggingface import config_settings
-from pax.huggingface.config_settings import Json
-from pax.huggingface.mixture_of_experts import ExpertTensors
-from pax.huggingface.rotary_decoder import RotaryDecoder
+from pax.huggingface.layers.mixture_of_experts import ExpertTensors
+from pax.huggingface.layers.rotary_decoder import RotaryDecoder
+from pax.huggingface.models import config_settings
+from pax.huggingface.models.config_settings import Json
 
 
-def read_m2(config: Json) -> RotaryDecoder:
+def read_minimax_m2(config: Json) -> RotaryDecoder:
   """Returns the settings of a MiniMax-M2.
 
   Raises:
@@ -28,12 +28,13 @@ def read_m2(config: Json) -> RotaryDecoder:
   if rotary_dim is not None:
     share = rotary_dim / config['head_dim']
     config.setdefault('partial_rotary_factor', share)
+  attention = config_settings.rotary_attention(
+    config, has_partial_rotary=True, has_projection_norms=True
+  )
   num_layers = config_settings.size(config, 'num_hidden_layers')
   return config_settings.rotary_decoder(
     config,
-    has_partial_rotary=True,
-    activation=config.get('hidden_act', 'silu'),
-    has_projection_norms=True,
+    config_settings.of_all_layers(config, attention),
     experts=config_settings.experts(
       # The biases of the choice balance experts.
       {**config, 'router_aux_loss_coef': 0.0},

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from pax.huggingface import config_settings, qwen3_next
-from pax.huggingface.config_settings import Json
-from pax.huggingface.rotary_decoder import RotaryDecoder
+from pax.huggingface.layers.rotary_decoder import RotaryDecoder
+from pax.huggingface.models import config_settings, qwen3_next
+from pax.huggingface.models.config_settings import Json
 
 _DEFAULTS = {
   'num_key_value_heads': 4,
@@ -52,7 +52,7 @@ def with_names(config: Json, names: Collection[str]) -> Json:
   return {**config, _FUSES_EXPERTS: fuses}
 
 
-def read(config: Json) -> RotaryDecoder:
+def read_qwen3_5(config: Json) -> RotaryDecoder:
   """Returns the settings of a dense Qwen3.5.
 
   Raises:
@@ -63,7 +63,7 @@ def read(config: Json) -> RotaryDecoder:
   )
 
 
-def read_moe(config: Json) -> RotaryDecoder:
+def read_qwen3_5_moe(config: Json) -> RotaryDecoder:
   """Returns the settings of a Qwen3.5 with experts.
 
   Raises:

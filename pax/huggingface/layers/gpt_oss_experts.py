@@ -4,25 +4,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from pax.huggingface import weight_layouts
-from pax.huggingface.mixture_of_experts import MixtureOfExperts
+from pax.huggingface.layers.mixture_of_experts import MixtureOfExperts
 from pax.huggingface.weight_layouts import WeightLayout
 from praxis import base_layer, pax_fiddle
 from praxis.layers import activations
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
-
-_ROPE = {
-  'rope_type': 'yarn',
-  'factor': 32.0,
-  'beta_fast': 32.0,
-  'beta_slow': 1.0,
-  'truncate': False,
-  'original_max_position_embeddings': 4096,
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,28 +84,3 @@ class GptOssExperts:
     yield weight_layouts.same(
       f'{source}.down_proj_bias', f'{target}/bo', experts, model_dims
     )
-
-
-def with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a config.json with the settings of transformers that it lacks."""
-  rope = {} if config.get('rope_scaling') else {'rope_parameters': _ROPE}
-  defaults = {
-    **rope,
-    'rope_theta': 150_000.0,
-    'head_dim': 64,
-    'num_key_value_heads': 8,
-    'num_local_experts': 128,
-    'num_experts_per_tok': 4,
-    'rms_norm_eps': 1e-5,
-    'attention_bias': True,
-    'sliding_window': 128,
-    'swiglu_alpha': 1.702,
-    'swiglu_limit': 7.0,
-  }
-  config = {**defaults, **config}
-  if not config.get('layer_types'):
-    config['layer_types'] = [
-      'full_attention' if i % 2 else 'sliding_attention'
-      for i in range(config['num_hidden_layers'])
-    ]
-  return config

@@ -6,11 +6,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pax.huggingface import config_settings
-from pax.huggingface.config_settings import Json
-from pax.huggingface.delta_nets import DeltaNets
-from pax.huggingface.mixture_of_experts import ExpertTensors, MixtureOfExperts
-from pax.huggingface.rotary_decoder import RotaryDecoder
+from pax.huggingface.layers.delta_net import DeltaNet
+from pax.huggingface.layers.mixers import Mixer
+from pax.huggingface.layers.mixture_of_experts import (
+  ExpertTensors,
+  MixtureOfExperts,
+)
+from pax.huggingface.layers.rotary_decoder import RotaryDecoder
+from pax.huggingface.models import config_settings
+from pax.huggingface.models.config_settings import Json
 
 _DEFAULTS = {
   'num_key_value_heads': 2,
@@ -30,7 +34,7 @@ _DEFAULTS = {
 _KINDS = ('linear_attention', 'full_attention')
 
 
-def read(config: Json) -> RotaryDecoder:
+def read_qwen3_next(config: Json) -> RotaryDecoder:
   """Returns the settings of a Qwen3-Next.
 
   Raises:
@@ -50,7 +54,7 @@ def decoder(
 
   Args:
     config: Contents of config.json.
-    has_tensor_per_output: See DeltaNets.
+    has_tensor_per_output: See DeltaNet.
     **settings: Other fields.
 
   Raises:
@@ -61,28 +65,36 @@ def decoder(
       f"hidden_act in config.json must be 'silu', got {activation!r}; the"
       ' convolutions of Gated DeltaNet have no other activation'
     )
-  has_bias = config.get('attention_bias', False)
-  size = config_settings.size
   return config_settings.rotary_decoder(
     config,
+    _mixers(config, has_tensor_per_output=has_tensor_per_output),
+    has_offset_norms=True,
+    **settings,
+  )
+
+
+def _mixers(config: Json, *, has_tensor_per_output: bool) -> list[Mixer]:
+  """Returns the Gated DeltaNet or the gated attention of each layer."""
+  has_bias = config.get('attention_bias', False)
+  attention = config_settings.rotary_attention(
+    config,
     has_partial_rotary=True,
-    activation=activation,
     has_qkv_bias=has_bias,
     has_output_bias=has_bias,
     has_head_norms=True,
-    has_offset_norms=True,
     has_output_gate=True,
-    delta_nets=DeltaNets(
-      layers=_delta_net_layers(config),
-      num_key_heads=size(config, 'linear_num_key_heads'),
-      num_value_heads=size(config, 'linear_num_value_heads'),
-      key_dim=size(config, 'linear_key_head_dim'),
-      value_dim=size(config, 'linear_value_head_dim'),
-      kernel_size=size(config, 'linear_conv_kernel_dim'),
-      has_tensor_per_output=has_tensor_per_output,
-    ),
-    **settings,
   )
+  size = config_settings.size
+  delta_net = DeltaNet(
+    num_key_heads=size(config, 'linear_num_key_heads'),
+    num_value_heads=size(config, 'linear_num_value_heads'),
+    key_dim=size(config, 'linear_key_head_dim'),
+    value_dim=size(config, 'linear_value_head_dim'),
+    kernel_size=size(config, 'linear_conv_kernel_dim'),
+    has_tensor_per_output=has_tensor_per_output,
+  )
+  kinds = _layer_types(config)
+  return [delta_net if kind == _KINDS[0] else attention for kind in kinds]
 
 
 def experts(
@@ -112,8 +124,8 @@ def experts(
   )
 
 
-def _delta_net_layers(config: Json) -> tuple[int, ...]:
-  """Returns the indices of the layers without attention.
+def _layer_types(config: Json) -> Sequence[str]:
+  """Returns the type of each layer, one of _KINDS.
 
   Raises:
     ValueError: `layer_types` has other types, or not one for each layer.
@@ -129,4 +141,4 @@ def _delta_net_layers(config: Json) -> tuple[int, ...]:
       f' {num_layers} layers, got {kinds}; use the file that save_pretrained'
       ' writes'
     )
-  return tuple(i for i, kind in enumerate(kinds) if kind == _KINDS[0])
+  return kinds

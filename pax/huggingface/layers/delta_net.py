@@ -6,21 +6,21 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
+from typing import ClassVar
 
 from pax.huggingface import weight_layouts
+from pax.huggingface.layers.mixers import LayerTpl, Mixer
 from pax.huggingface.weight_layouts import WeightLayout
-from praxis import base_layer, pax_fiddle
+from praxis import pax_fiddle
 from praxis.layers import gated_delta_net
-
-LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DeltaNets:
-  """The settings of the layers of a model."""
+class DeltaNet(Mixer):
+  """The settings of a layer."""
 
-  # Indices of the layers that have them instead of attention.
-  layers: tuple[int, ...]
+  tensors: ClassVar[str] = 'linear_attn'
+
   num_key_heads: int
   num_value_heads: int
   key_dim: int
@@ -42,7 +42,7 @@ class DeltaNets:
     """Returns the Config of the layer.
 
     Args:
-      norm: Of its outputs.
+      norm: That of the model; the norm of outputs stores its whole scale.
     """
     return pax_fiddle.Config(
       gated_delta_net.GatedDeltaNet,
@@ -51,7 +51,7 @@ class DeltaNets:
       key_head_dim=self.key_dim,
       value_head_dim=self.value_dim,
       conv_kernel_size=self.kernel_size,
-      norm_tpl=norm,
+      norm_tpl=norm.clone().set(direct_scale=True),
     )
 
   def weights(

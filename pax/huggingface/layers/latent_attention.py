@@ -4,19 +4,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from pax.huggingface import weight_layouts
+from pax.huggingface.layers.mixers import LayerTpl, Mixer
+from pax.huggingface.layers.rotary_embeddings import rotary_embedding
 from pax.huggingface.weight_layouts import WeightLayout
-from praxis import base_layer, pax_fiddle
+from praxis import pax_fiddle
 from praxis.layers import multi_head_latent_attention
-
-LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LatentAttention:
-  """The settings of the attention of a model."""
+class LatentAttention(Mixer):
+  """The settings of an attention."""
 
   num_heads: int
   # None for queries without a latent.
@@ -31,6 +32,21 @@ class LatentAttention:
   has_interleaved_pairs: bool
   # Of the projections to latents.
   has_bias: bool
+  # `rope_parameters` of config.json.
+  rope: Mapping[str, Any]
+  # The factor of queries.
+  query_scale: float
+
+  def __post_init__(self) -> None:
+    odd = [n for n in (self.nope_dim, self.key_value_rank) if n % 2]
+    if self.rope_dim % 2 or (odd and self.has_interleaved_pairs):
+      raise ValueError(
+        'qk_nope_head_dim, qk_rope_head_dim and kv_lora_rank in config.json'
+        f' must be even, got {self.nope_dim}, {self.rope_dim} and'
+        f' {self.key_value_rank}; rotated channels are pairs'
+      )
+    # Raises errors before weights are read.
+    rotary_embedding(self.rope)
 
   def layer(self, norm: LayerTpl) -> LayerTpl:
     """Returns the Config of the layer.
@@ -40,6 +56,7 @@ class LatentAttention:
     """
     return pax_fiddle.Config(
       multi_head_latent_attention.MultiHeadLatentAttention,
+      num_heads=self.num_heads,
       q_lora_rank=self.query_rank,
       kv_lora_rank=self.key_value_rank,
       qk_nope_head_dim=self.nope_dim,
@@ -47,6 +64,8 @@ class LatentAttention:
       v_head_dim=self.value_dim,
       use_bias=self.has_bias,
       latent_norm_tpl=norm,
+      rotary_position_emb_tpl=rotary_embedding(self.rope),
+      query_scale=self.query_scale,
     )
 
   def weights(
@@ -171,12 +190,3 @@ class LatentAttention:
         yield weight_layouts.split(
           tensor, rotated, shape, shape, tuple(reversed(range(len(shape))))
         ).take(slice(rank, None))
-
-  def __post_init__(self) -> None:
-    odd = [n for n in (self.nope_dim, self.key_value_rank) if n % 2]
-    if self.rope_dim % 2 or (odd and self.has_interleaved_pairs):
-      raise ValueError(
-        'qk_nope_head_dim, qk_rope_head_dim and kv_lora_rank in config.json'
-        f' must be even, got {self.nope_dim}, {self.rope_dim} and'
-        f' {self.key_value_rank}; rotated channels are pairs'
-      )

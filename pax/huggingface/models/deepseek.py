@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from pax.huggingface import config_settings
-from pax.huggingface.config_settings import Json
-from pax.huggingface.latent_attention import LatentAttention
-from pax.huggingface.mixture_of_experts import ExpertTensors, MixtureOfExperts
-from pax.huggingface.rotary_decoder import RotaryDecoder, yarn_scale
+from pax.huggingface.layers.latent_attention import LatentAttention
+from pax.huggingface.layers.mixture_of_experts import (
+  ExpertTensors,
+  MixtureOfExperts,
+)
+from pax.huggingface.layers.rotary_decoder import RotaryDecoder
+from pax.huggingface.layers.rotary_embeddings import yarn_scale
+from pax.huggingface.models import config_settings
+from pax.huggingface.models.config_settings import Json
 
 
-def read_v2(config: Json) -> RotaryDecoder:
+def read_deepseek_v2(config: Json) -> RotaryDecoder:
   """Returns a model of type deepseek_v2.
 
   Raises:
@@ -36,13 +39,11 @@ def read_v2(config: Json) -> RotaryDecoder:
       f' got {method!r}'
     )
   config = {'first_k_dense_replace': 0, 'n_routed_experts': 64, **config}
-  decoder = _read(config)
   routing['gate_scale'] = config.get('routed_scaling_factor', 1.0)
-  experts = _experts(config, routing, has_bias=decoder.has_ffn_bias)
-  return dataclasses.replace(decoder, experts=experts)
+  return _decoder(config, _experts(config, routing))
 
 
-def read_v3(config: Json) -> RotaryDecoder:
+def read_deepseek_v3(config: Json) -> RotaryDecoder:
   """Returns a model of type deepseek_v3."""
   config = {
     'n_group': 8,
@@ -53,29 +54,21 @@ def read_v3(config: Json) -> RotaryDecoder:
     'routed_scaling_factor': 2.5,
     **config,
   }
-  decoder = _read(config)
-  experts = v3_experts(config, has_bias=decoder.has_ffn_bias)
-  return dataclasses.replace(decoder, experts=experts)
+  return _decoder(config, v3_experts(config))
 
 
-def v3_experts(config: Json, *, has_bias: bool) -> MixtureOfExperts:
+def v3_experts(config: Json) -> MixtureOfExperts:
   """Returns the mixtures of a DeepSeek-V3.
 
   Args:
     config: Contents of config.json, with all settings of its experts.
-    has_bias: Whether shared experts have biases.
   """
   routing = {
     **_expert_groups(config, experts_per_group_score=2),
     'gate_function': 'sigmoid',
     'gate_scale': config['routed_scaling_factor'],
   }
-  return _experts(
-    config,
-    routing,
-    has_bias=has_bias,
-    choice_bias='gate.e_score_correction_bias',
-  )
+  return _experts(config, routing, choice_bias='gate.e_score_correction_bias')
 
 
 def _expert_groups(config: Json, **settings: int) -> dict[str, int]:
@@ -86,37 +79,46 @@ def _expert_groups(config: Json, **settings: int) -> dict[str, int]:
   }
 
 
-def _read(config: Json) -> RotaryDecoder:
-  """Returns a decoder without its experts."""
+def _decoder(config: Json, experts: MixtureOfExperts) -> RotaryDecoder:
+  return config_settings.rotary_decoder(
+    config,
+    config_settings.of_all_layers(config, _attention(config)),
+    feed_forward=config_settings.feed_forward(
+      config, has_bias=_has_ffn_bias(config)
+    ),
+    experts=experts,
+  )
+
+
+def _attention(config: Json) -> LatentAttention:
   rope = config_settings.rope(config)
   nope_dim = config.get('qk_nope_head_dim', 128)
   rope_dim = config.get('qk_rope_head_dim', 64)
   scale = (nope_dim + rope_dim) ** -0.5
   if rope['rope_type'] != 'default' and rope.get('mscale_all_dim'):
     scale *= yarn_scale(rope, 'mscale_all_dim') ** 2
-  return config_settings.rotary_decoder(
-    {**config, 'head_dim': nope_dim + rope_dim},
-    activation=config.get('hidden_act', 'silu'),
-    has_ffn_bias=config.get('mlp_bias', False),
+  return LatentAttention(
+    num_heads=config_settings.size(config, 'num_attention_heads'),
+    query_rank=config.get('q_lora_rank', 1536),
+    key_value_rank=config.get('kv_lora_rank', 512),
+    nope_dim=nope_dim,
+    rope_dim=rope_dim,
+    value_dim=config.get('v_head_dim', 128),
+    has_interleaved_pairs=config.get('rope_interleave', True),
+    has_bias=config.get('attention_bias', False),
+    rope=rope,
     query_scale=scale,
-    latent_attention=LatentAttention(
-      num_heads=config_settings.size(config, 'num_attention_heads'),
-      query_rank=config.get('q_lora_rank', 1536),
-      key_value_rank=config.get('kv_lora_rank', 512),
-      nope_dim=nope_dim,
-      rope_dim=rope_dim,
-      value_dim=config.get('v_head_dim', 128),
-      has_interleaved_pairs=config.get('rope_interleave', True),
-      has_bias=config.get('attention_bias', False),
-    ),
   )
+
+
+def _has_ffn_bias(config: Json) -> bool:
+  return config.get('mlp_bias', False)
 
 
 def _experts(
   config: Json,
   routing: Mapping[str, Any],
   *,
-  has_bias: bool,
   choice_bias: str | None = None,
 ) -> MixtureOfExperts:
   num_layers = config_settings.size(config, 'num_hidden_layers')
@@ -130,7 +132,7 @@ def _experts(
     # Transformers adds none; that of the papers is of each sequence.
     load_balance_loss_weight=config.get('aux_loss_alpha', 0.0),
     shared_hidden_dims=hidden_dims * config.get('n_shared_experts', 1),
-    shared_has_bias=has_bias,
+    shared_has_bias=_has_ffn_bias(config),
     routing={'balances_each_sequence': True, **routing},
     tensors=ExpertTensors(
       mixture='mlp',

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EXAONE 4, whose layers without a window have no positions."""
+"""EXAONE 4."""
 
 from __future__ import annotations
 
-from pax.huggingface import config_settings, layer_norms
-from pax.huggingface.config_settings import Json
-from pax.huggingface.rotary_decoder import RotaryDecoder
+from pax.huggingface.layers import layer_norms
+from pax.huggingface.layers.rotary_decoder import RotaryDecoder
+from pax.huggingface.models import config_settings
+from pax.huggingface.models.config_settings import Json
 
 
 def read_exaone4(config: Json) -> RotaryDecoder:
@@ -14,19 +15,19 @@ def read_exaone4(config: Json) -> RotaryDecoder:
   Raises:
     ValueError: A setting is not supported.
   """
+  config = {'num_key_value_heads': 32, 'rms_norm_eps': 1e-5, **config}
   window = config.get('sliding_window', 4096)
   kinds = config.get('layer_types') or _layer_types(config)
-  # All layers of a model without windows have positions.
-  rotary_layers = (
-    () if window is None else tuple(x == 'sliding_attention' for x in kinds)
+  attentions = config_settings.with_windows(
+    config_settings.rotary_attention(config, has_head_norms=True),
+    config_settings.windows(config, kinds, window),
   )
+  # All layers of a model without windows have positions.
+  if window is not None:
+    rotary_layers = [kind == 'sliding_attention' for kind in kinds]
+    attentions = config_settings.with_rotation_in(rotary_layers, attentions)
   return config_settings.rotary_decoder(
-    {'num_key_value_heads': 32, 'rms_norm_eps': 1e-5, **config},
-    activation=config.get('hidden_act', 'silu'),
-    has_head_norms=True,
-    norms=layer_norms.OUTPUTS,
-    windows=config_settings.windows(kinds, window),
-    rotary_layers=rotary_layers,
+    config, attentions, norms=layer_norms.OUTPUTS
   )
 
 

@@ -3,21 +3,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pax.huggingface.mixture_of_experts import MixtureOfExperts
-from pax.huggingface.mtp_modules import MtpModules
-from pax.huggingface.rotary_decoder import RotaryDecoder
+from pax.huggingface.layers.feed_forward import GatedFeedForward
+from pax.huggingface.layers.mixers import Mixer
+from pax.huggingface.layers.mixture_of_experts import MixtureOfExperts
+from pax.huggingface.layers.mtp_modules import MtpModules
+from pax.huggingface.layers.rotary_attention import RotaryAttention
+from pax.huggingface.layers.rotary_decoder import RotaryDecoder
 
 # Contents of config.json.
 Json = Mapping[str, Any]
 
 
 def rotary_decoder(
-  config: Json, *, has_partial_rotary: bool = False, **settings: Any
+  config: Json, mixers: Sequence[Mixer], **settings: Any
 ) -> RotaryDecoder:
   """Returns a decoder by the settings that its families share.
+
+  Args:
+    config: Contents of config.json.
+    mixers: That of each layer.
+    **settings: Fields that only some families have.
+
+  Raises:
+    ValueError: A setting is not supported.
+  """
+  settings.setdefault('feed_forward', feed_forward(config))
+  return RotaryDecoder(
+    vocab_size=size(config, 'vocab_size'),
+    model_dims=size(config, 'hidden_size'),
+    norm_epsilon=config.get('rms_norm_eps', 1e-6),
+    mixers=tuple(mixers),
+    is_tied=config.get('tie_word_embeddings', False),
+    mtp_modules=MtpModules.read(config),
+    **settings,
+  )
+
+
+def feed_forward(config: Json, **settings: Any) -> GatedFeedForward:
+  """Returns feed-forward layers by the settings that families share.
+
+  Args:
+    config: Contents of config.json.
+    **settings: Fields that only some families have, or name differently.
+
+  Raises:
+    ValueError: A setting is not supported.
+  """
+  settings.setdefault('activation', config.get('hidden_act', 'silu'))
+  return GatedFeedForward(
+    hidden_dims=size(config, 'intermediate_size'), **settings
+  )
+
+
+def rotary_attention(
+  config: Json, *, has_partial_rotary: bool = False, **settings: Any
+) -> RotaryAttention:
+  """Returns an attention by the settings that families share.
 
   Args:
     config: Contents of config.json.
@@ -33,19 +78,53 @@ def rotary_decoder(
   if has_partial_rotary:
     factor = of_rope.pop('partial_rotary_factor')
     settings['rotary_dims'] = _rotary_dims(head_dim, factor)
-  return RotaryDecoder(
-    vocab_size=size(config, 'vocab_size'),
-    model_dims=size(config, 'hidden_size'),
-    hidden_dims=size(config, 'intermediate_size'),
-    num_layers=size(config, 'num_hidden_layers'),
+  return RotaryAttention(
     num_heads=num_heads,
     num_kv_heads=config.get('num_key_value_heads') or num_heads,
     dim_per_head=head_dim,
-    norm_epsilon=config.get('rms_norm_eps', 1e-6),
     rope=of_rope,
-    is_tied=config.get('tie_word_embeddings', False),
-    mtp_modules=MtpModules.read(config),
     **settings,
+  )
+
+
+def of_all_layers(config: Json, mixer: Mixer) -> tuple[Mixer, ...]:
+  """Returns the mixers of layers that have the same."""
+  return (mixer,) * size(config, 'num_hidden_layers')
+
+
+def with_windows(
+  attention: RotaryAttention,
+  windows: Sequence[int | None],
+  window_rope: Json | None = None,
+) -> tuple[RotaryAttention, ...]:
+  """Returns the attentions of layers.
+
+  Args:
+    attention: That of a layer without a window.
+    windows: The window of each layer; None for none.
+    window_rope: `rope_parameters` of layers with a window; None for the same.
+  """
+  local = attention
+  if window_rope is not None:
+    local = dataclasses.replace(attention, rope=window_rope)
+  return tuple(
+    attention if window is None else dataclasses.replace(local, window=window)
+    for window in windows
+  )
+
+
+def with_rotation_in(
+  rotary_layers: Sequence[bool], attentions: Sequence[RotaryAttention]
+) -> tuple[RotaryAttention, ...]:
+  """Returns the attentions of layers, without a rope where they do not rotate.
+
+  Args:
+    rotary_layers: Whether each layer rotates queries and keys.
+    attentions: Those of all layers, with a rope.
+  """
+  return tuple(
+    attention if rotates else dataclasses.replace(attention, rope=None)
+    for rotates, attention in zip(rotary_layers, attentions, strict=True)
   )
 
 
@@ -149,7 +228,8 @@ def rotary_layers(config: Json) -> tuple[bool, ...]:
 
 
 def windows(
-  kinds: Collection[str],
+  config: Json,
+  kinds: Sequence[str],
   window: int | None,
   *,
   local: str = 'sliding_attention',
@@ -157,18 +237,25 @@ def windows(
   """Returns the windows of layers by their `layer_types`.
 
   Args:
+    config: Contents of config.json.
     kinds: The types.
     window: That of layers of the type `local`; others have none.
     local: A type.
 
   Raises:
-    ValueError: A type is unknown.
+    ValueError: A type is unknown, or a layer has none.
   """
   sizes = {local: window, 'full_attention': None}
   if unknown := set(kinds) - sizes.keys():
     raise ValueError(
       f'layer_types in config.json must be of {sorted(sizes)}, got'
       f' {sorted(unknown)}'
+    )
+  num_layers = size(config, 'num_hidden_layers')
+  if len(kinds) != num_layers:
+    raise ValueError(
+      f'layer_types in config.json must have one for each of {num_layers}'
+      f' layers, got {len(kinds)}; use the file that save_pretrained writes'
     )
   return tuple(sizes[kind] for kind in kinds)
 

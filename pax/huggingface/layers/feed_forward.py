@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gated feed-forward layers, and their weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from pax.huggingface import weight_layouts
+from pax.huggingface.layers.activations import activation
+from pax.huggingface.weight_layouts import WeightLayout
+from praxis import base_layer, pax_fiddle
+from praxis.layers import transformers
+
+LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GatedFeedForward:
+  """The settings of the feed-forward layers of a model."""
+
+  hidden_dims: int
+  # Name of the activation of the gate in config.json.
+  activation: str
+  has_bias: bool = False
+  # Name of the tensors in the transformer layer.
+  tensors: str = 'mlp'
+  # Whether one tensor has the gates and what they multiply, without biases.
+  has_fused_gates: bool = False
+
+  def layer(self) -> LayerTpl:
+    """Returns the Config of the layer, without its norm."""
+    return pax_fiddle.Config(
+      transformers.TransformerFeedForward,
+      has_bias=self.has_bias,
+      use_gated_activation=True,
+      activation_tpl=activation(self.activation),
+    )
+
+  def weights(
+    self, source: str, target: str, model_dims: int
+  ) -> Iterator[WeightLayout]:
+    """Yields the layouts of the weights of a layer.
+
+    Args:
+      source: Name of the transformer layer in the files.
+      target: Path of the layer.
+      model_dims: Dimension of the model.
+    """
+    paths = f'{source}.{self.tensors}', target
+    dims = model_dims, self.hidden_dims
+    if self.has_fused_gates:
+      yield from weight_layouts.fused_feed_forward(*paths, *dims)
+    else:
+      yield from weight_layouts.gated_feed_forward(
+        *paths, *dims, has_bias=self.has_bias
+      )

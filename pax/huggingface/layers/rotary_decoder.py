@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decoders with RMS norms and gated feed-forward layers, and their weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import jax.numpy as jnp
+
+from pax.huggingface import weight_layouts
+from pax.huggingface.layers import layer_norms
+from pax.huggingface.layers.activations import activation
+from pax.huggingface.layers.feed_forward import GatedFeedForward
+from pax.huggingface.layers.gpt_oss_experts import GptOssExperts
+from pax.huggingface.layers.mixers import Mixer
+from pax.huggingface.layers.mixture_of_experts import MixtureOfExperts
+from pax.huggingface.layers.mtp_modules import MtpModules
+from pax.huggingface.weight_layouts import WeightLayout
+from praxis import base_layer, pax_fiddle
+from praxis.layers import (
+  embedding_softmax,
+  models,
+  normalizations,
+  transformer_models,
+  transformers,
+)
+
+Config = pax_fiddle.Config
+LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RotaryDecoder:
+  """The settings of a model."""
+
+  vocab_size: int
+  model_dims: int
+  norm_epsilon: float
+  # Whether norms store their scale minus 1.
+  has_offset_norms: bool = False
+  # Whether the softmax has the weights of the embedding.
+  is_tied: bool
+  # Whether embeddings are multiplied by √(model_dims).
+  scales_embedding: bool = False
+  # Other factors of embeddings, of the outputs of attention and feed-forward
+  # layers, and of the input of the softmax.
+  embedding_scale: float = 1.0
+  residual_scale: float = 1.0
+  head_scale: float = 1.0
+  # Soft cap of the logits; None for none.
+  logit_cap: float | None = None
+  norms: layer_norms.LayerNorms = layer_norms.INPUTS
+  # That of each layer.
+  mixers: tuple[Mixer, ...]
+  # The feed-forward layers, and those that are mixtures of experts instead;
+  # None for no layer.
+  feed_forward: GatedFeedForward
+  experts: MixtureOfExperts | GptOssExperts | None = None
+  # Those that predict the tokens after the next one.
+  mtp_modules: MtpModules = MtpModules()
+
+  def model(self) -> LayerTpl:
+    """Returns the Config of the LanguageModel."""
+    lm = Config(
+      transformer_models.TransformerLm,
+      model_dims=self.model_dims,
+      vocab_size=self.vocab_size,
+      position_emb_tpl=None,
+      final_ln_tpl=self._norm(),
+      stacked_transformer_tpl=self._stack(),
+      softmax_tpl=self._softmax(),
+    )
+    if not self.is_tied:
+      lm.separate_embedding_tpl = Config(
+        embedding_softmax.Embedding,
+        scale_sqrt_depth=self.scales_embedding,
+        embedding_scale=self.embedding_scale,
+      )
+    if num_modules := len(self.mtp_modules.sources):
+      lm.mtp_tpl = Config(
+        transformer_models.MultiTokenPrediction, num_modules=num_modules
+      )
+      lm.mtp_tpl.module_tpl.ln_tpl = self._norm()
+    return Config(models.LanguageModel, lm_tpl=lm)
+
+  def weights(self) -> Iterator[WeightLayout]:
+    """Yields the layouts of all weights."""
+    vocab, model = self.vocab_size, self.model_dims
+    embedding = 'softmax/w' if self.is_tied else 'embedding_lookup/emb_var'
+    yield weight_layouts.same(
+      'model.embed_tokens.weight', f'params/lm/{embedding}', vocab, model
+    )
+    for i in range(len(self.mixers)):
+      yield from self._layer_weights(
+        f'model.layers.{i}', f'params/lm/transformer/x_layers_{i}', i
+      )
+    for i, source in enumerate(self.mtp_modules.sources):
+      target = self.mtp_modules.variables(i)
+      yield from self.mtp_modules.weights(i, self.model_dims)
+      yield from self._layer_weights(
+        source, f'{target}/transformer/x_layers_0', len(self.mixers) - 1
+      )
+    yield self._norm_weight('model.norm', 'params/lm/final_ln')
+    if not self.is_tied:
+      yield weight_layouts.transposed(
+        'lm_head.weight',
+        'params/lm/softmax/logits_ffn/linear/w',
+        vocab,
+        model,
+      )
+
+  def _norm(self) -> LayerTpl:
+    return Config(
+      normalizations.RmsNorm,
+      epsilon=self.norm_epsilon,
+      direct_scale=not self.has_offset_norms,
+      intermediate_dtype=jnp.float32,
+    )
+
+  def _softmax(self) -> LayerTpl:
+    if self.is_tied:
+      return Config(
+        embedding_softmax.NClassMajorSharedEmbeddingSoftmax,
+        use_bias=False,
+        scale_sqrt_depth=self.scales_embedding,
+        embedding_scale=self.embedding_scale,
+        input_scale=self.head_scale,
+        soft_cap_logits=self.logit_cap,
+      )
+    softmax = Config(
+      embedding_softmax.FullSoftmax,
+      input_scale=self.head_scale,
+      soft_cap_logits=self.logit_cap,
+    )
+    softmax.feed_forward_tpl.has_bias = False
+    return softmax
+
+  def _stack(self) -> LayerTpl:
+    stack = Config(
+      transformers.StackedTransformer,
+      num_layers=len(self.mixers),
+      hidden_dims=self.feed_forward.hidden_dims,
+      transformer_layer_params_tpl=self._layers(),
+    )
+    if self.experts is not None:
+      self.experts.set_layers(
+        stack,
+        activation_tpl=activation(self.feed_forward.activation),
+        ln_tpl=self._norm(),
+      )
+    windows = [mixer.window for mixer in self.mixers]
+    if any(window is not None for window in windows):
+      stack.local_window_size = [
+        None if window is None else (window - 1, 0) for window in windows
+      ]
+    return stack
+
+  def _layers(self) -> LayerTpl | list[LayerTpl]:
+    """Returns the layer, or all layers if they differ but for their windows."""
+    kinds = [dataclasses.replace(mixer, window=None) for mixer in self.mixers]
+    if all(kind == kinds[0] for kind in kinds):
+      return self._layer(kinds[0])
+    return [self._layer(kind) for kind in kinds]
+
+  def _layer(self, mixer: Mixer) -> LayerTpl:
+    feed_forward = self.feed_forward.layer()
+    feed_forward.set(ln_tpl=self._norm(), residual_weight=self.residual_scale)
+    return Config(
+      transformers.Transformer,
+      atten_residual_weight=self.residual_scale,
+      norm_policy=self.norms.policy,
+      ln_tpl=self._norm(),
+      tr_atten_tpl=mixer.layer(self._norm()),
+      tr_fflayer_tpl=feed_forward,
+    )
+
+  def _layer_weights(
+    self, source: str, target: str, index: int
+  ) -> Iterator[WeightLayout]:
+    """Yields the layouts of a layer like the one with this index."""
+    for variable, tensor in self.norms.tensors.items():
+      yield self._norm_weight(f'{source}.{tensor}', f'{target}/{variable}')
+    mixer = self.mixers[index]
+    yield from mixer.weights(
+      f'{source}.{mixer.tensors}', f'{target}/self_attention', self.model_dims
+    )
+    feed_forward: MixtureOfExperts | GptOssExperts | GatedFeedForward
+    feed_forward = self.feed_forward
+    if self.experts is not None and index in self.experts.layers:
+      feed_forward = self.experts
+    yield from feed_forward.weights(
+      source, f'{target}/ff_layer', self.model_dims
+    )
+
+  def _norm_weight(self, source: str, target: str) -> WeightLayout:
+    return weight_layouts.same(
+      f'{source}.weight', f'{target}/scale', self.model_dims
+    )
