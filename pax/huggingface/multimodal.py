@@ -18,15 +18,18 @@ _DEFAULTS: Mapping[str, Json] = {
     'vocab_size': 262_208,
     'num_attention_heads': 8,
   },
+  'gemma4': {'model_type': 'gemma4_text'},
+  'gemma4_unified': {'model_type': 'gemma4_unified_text'},
   'llama4': {'model_type': 'llama4_text'},
   'mistral3': {'model_type': 'mistral'},
   'qwen3_5': {'model_type': 'qwen3_5_text'},
   'qwen3_5_moe': {'model_type': 'qwen3_5_moe_text'},
 }
 MODEL_TYPES = frozenset(_DEFAULTS)
-# Tensors of images.
+# Tensors of images and sounds.
 IGNORED = (
-  r'(model\.)?(vision_tower|vision_model|multi_modal_projector|visual)\..*'
+  r'(model\.)?(vision_tower|vision_model|vision_embedder|multi_modal_projector'
+  r'|visual|audio_tower|embed_vision|embed_audio)\..*'
 )
 # Prefixes of the stack of layers in models of transformers, newer and older.
 _STACK = 'model.'

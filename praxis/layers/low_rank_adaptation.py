@@ -409,6 +409,12 @@ class AdaptedFeedForwardMoe(
     )
 
 
+class AdaptedBranchNormFeedForwardMoe(
+  AdaptedFeedForwardMoe, transformers.BranchNormFeedForwardMoe
+):
+  """The same of a mixture whose branches have norms of their own."""
+
+
 _ADAPTED: Mapping[type, type] = {
   linears.Linear: AdaptedLinear,
   attentions.AttentionProjection: AdaptedAttentionProjection,
@@ -417,6 +423,7 @@ _ADAPTED: Mapping[type, type] = {
     AdaptedOneHeadedAttentionProjection
   ),
   transformers.TransformerFeedForwardMoe: AdaptedFeedForwardMoe,
+  transformers.BranchNormFeedForwardMoe: AdaptedBranchNormFeedForwardMoe,
 }
 
 

@@ -307,6 +307,8 @@ class MultiHeadLatentAttention(attentions.DotProductAttention):
       ('consolidate_rope_key_state', (True,)),
       ('internal_enable_per_dim_scale', (False,)),
       ('combine_qkv', (False,)),
+      ('use_keys_as_values', (False,)),
+      ('value_ln_tpl', (None,)),
       ('dconv_qkv', (False,)),
       ('relative_bias_tpl', (None,)),
       ('ngrammer_tpl', (None,)),

@@ -15,7 +15,7 @@ import torch
 import transformers
 
 from pax.huggingface import safetensors
-from tests.compare import model_settings
+from tests.compare import model_parts, model_settings
 from tests.pax.huggingface import reference_models
 
 NUM_NEW_TOKENS = 6
@@ -38,6 +38,8 @@ NAMES = (
   'gemma',
   'gemma2',
   'gemma3',
+  'gemma4',
+  'gemma4_moe',
   'gpt_oss',
   'olmo2',
   'olmo3',
@@ -63,9 +65,7 @@ def make_model(name: str, **changes: Any) -> Any:
     **changes: Settings of its config.
   """
   kind, settings = model_settings.MODELS[name]
-  sizes = {'t5': model_settings.T5_SIZES, 'gpt2': {}}.get(
-    kind, model_settings.SIZES
-  )
+  sizes = {'t5': model_parts.T5_SIZES, 'gpt2': {}}.get(kind, model_parts.SIZES)
   config = transformers.AutoConfig.for_model(
     kind, **{**sizes, **settings, **changes}
   )
@@ -82,6 +82,9 @@ def make_model(name: str, **changes: Any) -> Any:
   with torch.no_grad():
     for parameter in model.parameters():
       parameter.add_(0.1 * torch.randn_like(parameter))
+    for name, buffer in model.named_buffers():
+      if name.endswith('layer_scalar'):
+        buffer.fill_(0.5 + torch.rand(()).item())
   return model.eval()
 
 

@@ -121,6 +121,8 @@ def _gradients(model, tensors):
       'granite',
       'minimax_m2',
       'exaone4',
+      'gemma4',
+      'gemma4_moe',
     ),
   ],
 )

@@ -17,7 +17,7 @@ from pax.huggingface import (
   peft_adapters,
   weight_layouts,
 )
-from tests.compare import model_settings
+from tests.compare import model_parts
 from tests.pax.huggingface import loaded_models, reference_models
 
 # What its packages warn of is theirs.
@@ -41,7 +41,7 @@ _VISION = dict(
   patch_size=8,
 )
 _DELTA_NETS = {
-  **model_settings.DELTA_NETS,
+  **model_parts.DELTA_NETS,
   'layer_types': ['linear_attention', 'full_attention'] * 2,
 }
 _QWEN_VISION = {
@@ -50,12 +50,29 @@ _QWEN_VISION = {
   'out_hidden_size': 32,
   'num_position_embeddings': 4,
 }
+_GEMMA_4 = {
+  **model_parts.GEMMA_4,
+  'num_global_key_value_heads': 1,
+  'layer_types': ['sliding_attention', 'full_attention'] * 2,
+}
 _MODELS = {
   'gemma3': (
     transformers.Gemma3Config,
     transformers.Gemma3ForConditionalGeneration,
     {'sliding_window': 4},
     {},
+  ),
+  'gemma4': (
+    transformers.Gemma4Config,
+    transformers.Gemma4ForConditionalGeneration,
+    {**_GEMMA_4, **model_parts.NO_LAYER_INPUTS},
+    {'num_key_value_heads': 2, 'head_dim': 8},
+  ),
+  'gemma4_unified': (
+    transformers.Gemma4UnifiedConfig,
+    transformers.Gemma4UnifiedForConditionalGeneration,
+    _GEMMA_4,
+    {'mm_embed_dim': 16, 'output_proj_dims': 16},
   ),
   'mistral3': (
     transformers.Mistral3Config,
@@ -87,7 +104,7 @@ _MODELS = {
   'qwen3_5_moe': (
     transformers.Qwen3_5MoeConfig,
     transformers.Qwen3_5MoeForConditionalGeneration,
-    {**_DELTA_NETS, **model_settings.DELTA_NET_EXPERTS},
+    {**_DELTA_NETS, **model_parts.DELTA_NET_EXPERTS},
     _QWEN_VISION,
   ),
   'llama4': (

@@ -21,6 +21,11 @@ def layer_norm(x: np.ndarray, weights: Mapping[str, np.ndarray]) -> np.ndarray:
   return centered / deviation * (1 + weights['scale']) + weights['bias']
 
 
+def rms_norm(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+  """Returns x by its root mean square over the last dimension, times scale."""
+  return x / np.sqrt(np.mean(x**2, -1, keepdims=True) + 1e-6) * scale
+
+
 def norm_all_heads(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
   """Returns x[B, T, N, H] by the RMS of all heads, times scale[N * H]."""
   mean_square = np.mean(x**2, (-2, -1), keepdims=True)

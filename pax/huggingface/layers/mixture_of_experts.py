@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from pax.huggingface import weight_layouts
 from pax.huggingface.weight_layouts import WeightLayout
@@ -19,8 +19,8 @@ LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 class ExpertTensors:
   """Names of the tensors of a mixture of experts."""
 
-  # Of the mixture in its layer.
-  mixture: str
+  # Of the mixture in its layer; None if the layer has its tensors.
+  mixture: str | None
   # Of the projections of an expert: that of the activation, that which its
   # output multiplies, and the output's. If the first two are the same, one
   # tensor has both for all experts, [E, inputs, 2 * outputs], and one the
@@ -44,6 +44,9 @@ class ExpertTensors:
 class MixtureOfExperts:
   """The settings of the mixtures of a model."""
 
+  layer_class: ClassVar[type[transformers.TransformerFeedForwardMoe]] = (
+    transformers.TransformerFeedForwardMoe
+  )
   num_experts: int
   experts_per_token: int
   hidden_dims: int
@@ -70,7 +73,7 @@ class MixtureOfExperts:
         activation_tpl and ln_tpl.
     """
     moe = pax_fiddle.Config(
-      transformers.TransformerFeedForwardMoe,
+      self.layer_class,
       hidden_dims=self.hidden_dims,
       experts_per_token=self.experts_per_token,
       normalize_gates=self.normalize_gates,
@@ -107,7 +110,8 @@ class MixtureOfExperts:
       model_dims: Dimension of the model.
     """
     names = self.tensors
-    source = f'{source}.{names.mixture}'
+    if names.mixture is not None:
+      source = f'{source}.{names.mixture}'
     yield weight_layouts.transposed(
       f'{source}.{names.router}.weight',
       f'{target}/gate',

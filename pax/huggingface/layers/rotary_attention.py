@@ -41,6 +41,10 @@ class RotaryAttention(Mixer):
   has_projection_norms: bool = False
   # Whether they are divided by their root mean square after their rotation.
   has_rotated_norms: bool = False
+  # Whether values are divided by the root mean square of their head.
+  has_value_norms: bool = False
+  # Whether values are the projected keys, before their norm and rotation.
+  has_keys_as_values: bool = False
   # Factors of queries that grow with the position; None for none.
   query_temperature: QueryTemperature | None = None
   # The factor of queries; None for 1/√(dim_per_head).
@@ -81,6 +85,7 @@ class RotaryAttention(Mixer):
       atten_logit_cap=self.logit_cap,
       use_attention_sinks=self.has_sinks,
       use_output_gate=self.has_output_gate,
+      use_keys_as_values=self.has_keys_as_values,
       attention_chunk_size=self.chunk_size,
     )
     if self.query_temperature is not None:
@@ -91,6 +96,8 @@ class RotaryAttention(Mixer):
         ln_before_rotary=True,
         ln_all_heads=self.has_projection_norms,
       )
+    if self.has_value_norms:
+      attention.value_ln_tpl = _norm_without_scale(norm)
     if self.rope is not None:
       self._set_rotation(attention, self.rope, norm)
     return attention
@@ -109,9 +116,7 @@ class RotaryAttention(Mixer):
       ),
     )
     if self.has_rotated_norms:
-      attention.ln_tpl = pax_fiddle.Config(
-        normalizations.RmsNormNoScale, epsilon=norm.epsilon
-      )
+      attention.ln_tpl = _norm_without_scale(norm)
 
   def weights(
     self, source: str, target: str, model_dims: int
@@ -148,10 +153,9 @@ class RotaryAttention(Mixer):
     self, source: str, target: str, model_dims: int
   ) -> Iterator[WeightLayout]:
     """Yields the layouts of queries, keys and values."""
-    projections = [
-      ('k_proj', 'key', self._key_heads()),
-      ('v_proj', 'value', self._key_heads()),
-    ]
+    projections = [('k_proj', 'key', self._key_heads())]
+    if not self.has_keys_as_values:
+      projections.append(('v_proj', 'value', self._key_heads()))
     if self.has_output_gate:
       yield from self._gated_query_weights(source, target, model_dims)
     else:
@@ -219,3 +223,7 @@ class RotaryAttention(Mixer):
     """Returns the shape of keys; a single head of them has no axis."""
     heads = self.num_kv_heads, self.dim_per_head
     return heads[1:] if self.num_kv_heads == 1 else heads
+
+
+def _norm_without_scale(norm: LayerTpl) -> LayerTpl:
+  return pax_fiddle.Config(normalizations.RmsNormNoScale, epsilon=norm.epsilon)

@@ -28,6 +28,7 @@ from praxis.layers import (
 
 Config = pax_fiddle.Config
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
+_Experts = MixtureOfExperts | GptOssExperts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,12 +52,15 @@ class RotaryDecoder:
   # Soft cap of the logits; None for none.
   logit_cap: float | None = None
   norms: layer_norms.LayerNorms = layer_norms.INPUTS
+  # Whether the output of each layer is multiplied by a number, which is not
+  # trained.
+  has_layer_scales: bool = False
   # That of each layer.
   mixers: tuple[Mixer, ...]
   # The feed-forward layers, and those that are mixtures of experts instead;
   # None for no layer.
   feed_forward: GatedFeedForward
-  experts: MixtureOfExperts | GptOssExperts | None = None
+  experts: _Experts | None = None
   # Those that predict the tokens after the next one.
   mtp_modules: MtpModules = MtpModules()
 
@@ -170,6 +174,7 @@ class RotaryDecoder:
       transformers.Transformer,
       atten_residual_weight=self.residual_scale,
       norm_policy=self.norms.policy,
+      use_output_scale=self.has_layer_scales,
       ln_tpl=self._norm(),
       tr_atten_tpl=mixer.layer(self._norm()),
       tr_fflayer_tpl=feed_forward,
@@ -181,12 +186,15 @@ class RotaryDecoder:
     """Yields the layouts of a layer like the one with this index."""
     for variable, tensor in self.norms.tensors.items():
       yield self._norm_weight(f'{source}.{tensor}', f'{target}/{variable}')
+    if self.has_layer_scales:
+      # A variable that no gradient updates.
+      scale = f'{target.replace("params/", "non_trainable/", 1)}/output_scale'
+      yield weight_layouts.same(f'{source}.layer_scalar', scale, 1)
     mixer = self.mixers[index]
     yield from mixer.weights(
       f'{source}.{mixer.tensors}', f'{target}/self_attention', self.model_dims
     )
-    feed_forward: MixtureOfExperts | GptOssExperts | GatedFeedForward
-    feed_forward = self.feed_forward
+    feed_forward: _Experts | GatedFeedForward = self.feed_forward
     if self.experts is not None and index in self.experts.layers:
       feed_forward = self.experts
     yield from feed_forward.weights(

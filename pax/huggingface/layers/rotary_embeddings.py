@@ -32,16 +32,16 @@ def rotary_embedding(rope: Mapping[str, Any]) -> LayerTpl:
       )
     return float(value)
 
-  if rope.get('partial_rotary_factor', 1.0) != 1.0:
+  kind, fraction = rope['rope_type'], rope.get('partial_rotary_factor', 1.0)
+  if kind != 'proportional' and fraction != 1.0:
     raise ValueError(
       'partial_rotary_factor in config.json must be 1, got'
-      f' {rope["partial_rotary_factor"]}; the layer rotates all channels'
+      f' {fraction}; the layer rotates all channels'
     )
   rotary = Config(
     embedding_softmax.RotaryPositionalEmbedding,
     max_timescale=number('rope_theta'),
   )
-  kind = rope['rope_type']
   if kind == 'linear':
     rotary.scaling_tpl = Config(
       rotary_scaling.LinearRotaryScaling, factor=number('factor')
@@ -64,10 +64,17 @@ def rotary_embedding(rope: Mapping[str, Any]) -> LayerTpl:
       truncate=rope.get('truncate', True),
       attention_factor=_yarn_attention_factor(rope, number),
     )
+  elif kind == 'proportional':
+    rotary.scaling_tpl = Config(
+      rotary_scaling.ProportionalRotaryScaling,
+      fraction=number('partial_rotary_factor', 1.0),
+      factor=number('factor', 1.0),
+    )
   elif kind != 'default':
     raise ValueError(
-      "rope_type in config.json must be 'default', 'linear', 'llama3' or"
-      f" 'yarn', got {kind!r}; only these scalings have a layer in praxis"
+      "rope_type in config.json must be 'default', 'linear', 'llama3',"
+      f" 'proportional' or 'yarn', got {kind!r}; only these scalings have a"
+      ' layer in praxis'
     )
   return rotary
 

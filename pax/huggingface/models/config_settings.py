@@ -260,11 +260,16 @@ def windows(
   return tuple(sizes[kind] for kind in kinds)
 
 
-def experts(config: Json, **settings: Any) -> MixtureOfExperts:
+def experts(
+  config: Json,
+  kind: type[MixtureOfExperts] = MixtureOfExperts,
+  **settings: Any,
+) -> MixtureOfExperts:
   """Returns mixtures by the settings that their families share.
 
   Args:
     config: Contents of config.json.
+    kind: Class of the mixtures.
     **settings: Other fields.
 
   Raises:
@@ -276,7 +281,7 @@ def experts(config: Json, **settings: Any) -> MixtureOfExperts:
   # The loss of transformers adds up the shares of all choices, and has the mean
   # over layers.
   weight = config.get('router_aux_loss_coef', 0.001) * experts_per_token
-  return MixtureOfExperts(
+  return kind(
     num_experts=size(config, name if name in config else 'num_experts'),
     experts_per_token=experts_per_token,
     load_balance_loss_weight=weight / max(len(settings['layers']), 1),

@@ -359,6 +359,7 @@ class DotProductAttention(
   def _prepare_value(
     self, value: KeyHeads, pos: Positions, writer: CacheWriter
   ) -> Float[Array, '...']:
+    value = self._norm_value(value)
     if not self.dconv_qkv:
       return writer.write('value_state', value)
     value = writer.convolve(self.dconv_v, 'value_state', value, pos)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Norms of queries and keys.
+"""Norms of queries, keys and values.
 
 Shapes as in dot_product.py.
 
@@ -18,15 +18,20 @@ LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 
 
 class HeadNorms(head_projections.HeadProjections):
-  """The norms of projected queries and keys."""
+  """The norms of projected queries, keys and values."""
 
   # Normalizes queries and keys of each head, after or before their rotation.
   ln_tpl: LayerTpl | None = pax_fiddle.template_field(None)
   ln_before_rotary: bool = False
   # Whether these norms are over all heads together, with a scale [N·H].
   ln_all_heads: bool = False
+  # Normalizes values of each head (Gemma 4).
+  value_ln_tpl: LayerTpl | None = pax_fiddle.template_field(None)
 
   def _create_head_norms(self) -> None:
+    if self.value_ln_tpl is not None:
+      norm = self.value_ln_tpl.clone().set(dim=self._head_dim())
+      self.create_child('layer_norm_v', norm)
     if self.ln_tpl is None:
       return
     for name, num_heads in (
@@ -56,3 +61,9 @@ class HeadNorms(head_projections.HeadProjections):
     if not self.ln_all_heads:
       return norm(heads)
     return norm(heads.reshape(*heads.shape[:2], -1)).reshape(heads.shape)
+
+  def _norm_value(
+    self, value: Float[Array, 'B T ...']
+  ) -> Float[Array, 'B T ...']:
+    """Returns values, normalized if they have a norm."""
+    return value if self.value_ln_tpl is None else self.layer_norm_v(value)

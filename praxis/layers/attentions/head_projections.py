@@ -42,6 +42,9 @@ class HeadProjections(kv_cache.CachedAttention):
   combined_qkv_proj_tpl: LayerTpl = template_field(
     projections.CombinedQKVProjectionLayer
   )
+  # Whether values are the projected keys, before their norm and rotation (Gemma
+  # 4).
+  use_keys_as_values: bool = False
   use_bias: bool = True
   # Whether the output projection has a bias; None: as the others.
   use_output_bias: bool | None = None
@@ -63,16 +66,26 @@ class HeadProjections(kv_cache.CachedAttention):
     bld: SplitDimsMapping = None
 
   def _create_projections(self) -> None:
+    if self.use_keys_as_values and self.combine_qkv:
+      raise ValueError(
+        'combine_qkv must be False with use_keys_as_values=True, got True;'
+        ' values have no projection of their own'
+      )
     if self.combine_qkv:
       combined = self._with_heads(self.combined_qkv_proj_tpl)
       combined.input_dim = self._input_dim('query')
       self.create_child('combined_qkv', combined)
     else:
-      for name in attention_core.INPUT_NAMES:
+      for name in self._separate_projections():
         self.create_child(name, self._input_projection(name))
     if self.use_output_gate:
       self.create_child('output_gate', self._input_projection('query'))
     self.create_child('post', self._output_projection())
+
+  def _separate_projections(self) -> tuple[str, ...]:
+    """Returns the names of the projections to heads."""
+    names = attention_core.INPUT_NAMES
+    return names[:2] if self.use_keys_as_values else names
 
   def _input_projection(self, name: str) -> LayerTpl:
     input_dim = self._input_dim(name)
@@ -129,13 +142,17 @@ class HeadProjections(kv_cache.CachedAttention):
       heads = self.combined_qkv(query_vec)
       names = ['combined_qkv_proj'] * 3
     else:
-      heads = self.query(query_vec), self.key(key_vec), self.value(value_vec)
-      names = ['query_proj', 'key_proj', 'value_proj']
-    query, key, value = (
+      layers = self._separate_projections()
+      inputs = query_vec, key_vec, value_vec
+      heads = [
+        getattr(self, x)(y) for x, y in zip(layers, inputs, strict=False)
+      ]
+      names = [f'{layer}_proj' for layer in layers]
+    query, key, *values = (
       checkpoint_name(self._shard_heads(x), name)
       for x, name in zip(heads, names, strict=True)
     )
-    return query, key, value
+    return query, key, values[0] if values else key
 
   def _project_step(
     self, query_vec: Float[Array, 'B L D']
@@ -143,10 +160,10 @@ class HeadProjections(kv_cache.CachedAttention):
     if self.combine_qkv:
       heads = self.combined_qkv.extend_step(query_vec)
     else:
-      layers = self.query, self.key, self.value
+      layers = (getattr(self, name) for name in self._separate_projections())
       heads = tuple(layer.extend_step(query_vec) for layer in layers)
-    query, key, value = map(self._shard_step_heads, heads)
-    return query, key, value
+    query, key, *values = map(self._shard_step_heads, heads)
+    return query, key, values[0] if values else key
 
   def _project_output(
     self,

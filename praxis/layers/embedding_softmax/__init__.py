@@ -31,6 +31,9 @@ from praxis.layers.embedding_softmax.rotary_scaling import (
   Llama3RotaryScaling as Llama3RotaryScaling,
 )
 from praxis.layers.embedding_softmax.rotary_scaling import (
+  ProportionalRotaryScaling as ProportionalRotaryScaling,
+)
+from praxis.layers.embedding_softmax.rotary_scaling import (
   YarnRotaryScaling as YarnRotaryScaling,
 )
 from praxis.layers.embedding_softmax.shared import (

@@ -28,7 +28,7 @@ class RotaryPositionalEmbedding(PositionalEmbedding):
 
   # Casts the result to fprop_dtype instead of float32.
   cast_as_fprop_dtype: bool = True
-  # Scales the rotation for longer contexts than in training; see
+  # Scales the rotation, such as for longer contexts than in training; see
   # rotary_scaling.py. None: no scaling.
   scaling_tpl: LayerTpl | None = pax_fiddle.template_field(None)
 

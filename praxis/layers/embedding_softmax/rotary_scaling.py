@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scaling of rotary position embedding to longer contexts."""
+"""Scaling of the timescales of rotary position embedding."""
 
 from __future__ import annotations
 
@@ -136,6 +136,33 @@ class YarnRotaryScaling(RotaryScaling):
     if self.attention_factor is not None:
       return self.attention_factor
     return 1.0 + 0.1 * math.log(max(self.factor, 1.0))
+
+
+class ProportionalRotaryScaling(RotaryScaling):
+  """Rotates a fraction of the pairs, those with the highest frequencies.
+
+  Unlike with `rotary_dims`, frequencies and pairs are those of the whole head
+  (Gemma 4).
+  """
+
+  # Fraction of the pairs that are rotated.
+  fraction: float = 1.0
+  # Divisor of the frequencies.
+  factor: float = 1.0
+
+  def setup(self) -> None:
+    _check_factor(self.factor)
+    if not 0 < self.fraction <= 1:
+      raise ValueError(
+        f'fraction must be positive and at most 1, got {self.fraction}; 1'
+        ' rotates all pairs'
+      )
+
+  def __call__(self, timescale: Float[Array, ' half']) -> Float[Array, ' half']:
+    """Returns the scaled timescales, infinite for pairs without a rotation."""
+    half = len(timescale)
+    is_rotated = jnp.arange(half) < int(self.fraction * half)
+    return jnp.where(is_rotated, timescale * self.factor, jnp.inf)
 
 
 def _check_factor(factor: float) -> None:

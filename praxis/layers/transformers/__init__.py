@@ -2,6 +2,7 @@
 """Transformer layers and stacks of them; this file only re-exports."""
 
 from praxis.alias_names import module_getattr
+from praxis.layers.transformers.branch_norm_moe import BranchNormFeedForwardMoe
 from praxis.layers.transformers.feed_forward import TransformerFeedForward
 from praxis.layers.transformers.feed_forward_moe import (
   TransformerFeedForwardMoe,
@@ -21,6 +22,7 @@ from praxis.layers.transformers.transformer import Transformer
 __getattr__ = module_getattr(__name__)
 
 __all__ = [
+  'BranchNormFeedForwardMoe',
   'PipelineCompatibleStackedTransformerRepeated',
   'PipelinedTransformer',
   'StackedTransformer',

@@ -180,17 +180,32 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
     paddings: Num[Array, 'B T'] | None,
     segment_ids: Int[Array, 'B T'] | None,
   ) -> Float[Array, 'B T M']:
+    outputs = self._mix_experts(inputs, inputs, paddings, segment_ids)
+    if self.shared_experts_tpl is not None:
+      outputs += self.shared_experts(inputs, paddings)
+    return outputs
+
+  def _mix_experts(
+    self,
+    inputs: Float[Array, 'B T M'],
+    router_inputs: Float[Array, 'B T M'],
+    paddings: Num[Array, 'B T'] | None,
+    segment_ids: Int[Array, 'B T'] | None,
+  ) -> Float[Array, 'B T M']:
     """Returns the mixture of expert outputs; adds the load balancing loss."""
     num_groups = inputs.shape[0]
     if self.gating_func != 'dropless':
       num_groups = self._num_groups(inputs.shape[0] * inputs.shape[1])
     sharding = self.activation_split_dims_mapping
     tokens = self.shard(_group(inputs, num_groups), sharding.gsm)
-    router_inputs = tokens
     if self.moe_gating_embedding_level == 'sentence':
-      means = segment_means.segment_means(inputs, paddings, segment_ids)
-      router_inputs = self.shard(_group(means, num_groups), sharding.gsm)
-    logits = self._router_logits(router_inputs)
+      router_inputs = segment_means.segment_means(
+        router_inputs, paddings, segment_ids
+      )
+    routed = tokens
+    if router_inputs is not inputs:
+      routed = self.shard(_group(router_inputs, num_groups), sharding.gsm)
+    logits = self._router_logits(routed)
     importance = jnp.ones(tokens.shape[:2], jnp.float32)
     if paddings is not None:
       is_token = 1.0 - paddings.astype(jnp.float32)
@@ -200,10 +215,7 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
     self.add_summary('aux_moe_load_balance_loss', loss)
     self.add_aux_loss('aux_moe_load_balance_loss', loss)
     outputs = self.shard(outputs, sharding.gsm).reshape(inputs.shape)
-    outputs = outputs.astype(inputs.dtype)
-    if self.shared_experts_tpl is not None:
-      outputs += self.shared_experts(inputs, paddings)
-    return outputs
+    return outputs.astype(inputs.dtype)
 
   # Routing.
 

@@ -65,6 +65,9 @@ class Transformer(decode_states.DecodeStateContainer):
   # Accepted and ignored: the attention masks separate packed segments.
   packed_input: bool = False
   tr_fflayer_tpl: LayerTpl = template_field(feed_forward.TransformerFeedForward)
+  # Whether outputs are multiplied by a variable, which no gradient updates
+  # (Gemma 4).
+  use_output_scale: bool = False
   # Augments the self-attention output with n-grams; a VQNgrammer.
   ngrammer_tpl: LayerTpl | None = template_field(None)
 
@@ -89,6 +92,8 @@ class Transformer(decode_states.DecodeStateContainer):
         ),
       )
     self._create_feed_forward()
+    if self.use_output_scale:
+      self._create_output_scale()
 
   def __call__(
     self,
@@ -133,6 +138,7 @@ class Transformer(decode_states.DecodeStateContainer):
         cross_attend, outputs, paddings, 'cross_'
       )
     outputs = self._feed_forward(inputs, outputs, paddings, segment_ids)
+    outputs = self._scale_output(outputs)
     return checkpoint_name(outputs, 'transformer_layer_out'), probs
 
   def extend_step(
@@ -176,7 +182,8 @@ class Transformer(decode_states.DecodeStateContainer):
     outputs, _ = self._attention_block(self_attend, inputs, None)
     if self._uses_cross_inputs(cross_attention_mask):
       outputs, _ = self._attention_block(cross_attend, outputs, None, 'cross_')
-    return self._feed_forward_step(inputs, outputs, time_step)
+    outputs = self._feed_forward_step(inputs, outputs, time_step)
+    return self._scale_output(outputs)
 
   def decoding_sequence_length(self) -> int:
     """Returns the number of steps that the decode cache can hold."""
@@ -252,6 +259,21 @@ class Transformer(decode_states.DecodeStateContainer):
     return self.ff_layer.extend_step(outputs, time_step=time_step)
 
   # Blocks and templates.
+
+  def _create_output_scale(self) -> None:
+    scale = base_layer.WeightHParams(
+      shape=[1],
+      init=base_layer.WeightInit.Constant(1.0),
+      mesh_shape=self.mesh_shape,
+    )
+    self.create_variable('output_scale', scale, trainable=False)
+
+  def _scale_output(
+    self, outputs: Float[Array, 'B *L D']
+  ) -> Float[Array, 'B *L D']:
+    if not self.use_output_scale:
+      return outputs
+    return outputs * self.get_var('output_scale').astype(outputs.dtype)
 
   def _attention_block(
     self,

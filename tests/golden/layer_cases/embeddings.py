@@ -77,5 +77,8 @@ CASES = {
   'RotaryPositionalEmbedding': _rotary(),
   'LinearRotaryScaling': _rotary(rotary_scaling.LinearRotaryScaling),
   'Llama3RotaryScaling': _rotary(rotary_scaling.Llama3RotaryScaling),
+  'ProportionalRotaryScaling': _rotary(
+    rotary_scaling.ProportionalRotaryScaling
+  ),
   'YarnRotaryScaling': _rotary(rotary_scaling.YarnRotaryScaling),
 }

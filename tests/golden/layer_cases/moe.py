@@ -16,8 +16,10 @@ _SPLIT = {
 }
 
 
-def _experts(**fields: Any) -> Any:
-  cfg = transformers.TransformerFeedForwardMoe.config(
+def _experts(
+  cls: Any = transformers.TransformerFeedForwardMoe, **fields: Any
+) -> Any:
+  cfg = cls.config(
     input_dims=6, hidden_dims=12, num_experts=4, num_groups=2, **fields
   )
   cfg.weight_split_dims_mapping.set(**_SPLIT)
@@ -65,6 +67,14 @@ CASES = {
     gate_function='sigmoid',
     gate_scale=2.5,
     use_choice_bias=True,
+    shared_experts_tpl=transformers.TransformerFeedForward.config(
+      hidden_dims=5
+    ),
+  ),
+  'BranchNormFeedForwardMoe': _experts(
+    transformers.BranchNormFeedForwardMoe,
+    gating_func='dropless',
+    norm_policy='primer_hybrid',
     shared_experts_tpl=transformers.TransformerFeedForward.config(
       hidden_dims=5
     ),

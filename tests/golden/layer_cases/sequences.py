@@ -132,6 +132,21 @@ CASES = {
     ),
     _X,
   ),
+  'AdaptedBranchNormFeedForwardMoe': case(
+    low_rank_adaptation.AdaptedBranchNormFeedForwardMoe.config(
+      input_dims=8,
+      hidden_dims=6,
+      num_experts=2,
+      num_groups=1,
+      gating_func='dropless',
+      norm_policy='primer_hybrid',
+      shared_experts_tpl=transformers.TransformerFeedForward.config(
+        hidden_dims=5
+      ),
+      lora_rank=3,
+    ),
+    _X,
+  ),
   'LoraLinear': case(
     _sharded(
       lora_layers.LoraLinear.config(input_dims=8, output_dims=6, rank=3)

@@ -47,6 +47,7 @@ from tests.pax.huggingface import convert_command, reference_models
     ('phi3', {'num_files': 2}),
     ('glm4', {'dtype': 'BF16'}),
     ('glm4_moe', {'num_files': 3}),
+    ('gemma4_moe', {'dtype': 'BF16'}),
     ('gpt2', {}),
     ('t5', {'num_files': 2}),
   ],

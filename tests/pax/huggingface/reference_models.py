@@ -82,7 +82,8 @@ def weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
   """Returns the weight of a tensor."""
   rng = np.random.default_rng(zlib.crc32(name.encode()))
   values = 0.2 * rng.standard_normal(shape)
-  is_scale = len(shape) == 1 and name.endswith('.weight')
+  endings = ('.weight', 'scalar', 'scale')
+  is_scale = len(shape) == 1 and name.endswith(endings)
   return (values + is_scale).astype(np.float32)
 
 
@@ -168,6 +169,11 @@ def write_byte_model(
       settings['full_attention_interval'] = 2
     elif name == 'glm4_moe_lite':
       settings['mlp_layer_types'] = None
+    elif name.startswith('gemma4'):
+      # Two blocks of a layer with a window and one without.
+      settings['layer_types'] = ['sliding_attention', 'full_attention'] * 2
+      of_full = list(load()[name]['config']['per_layer_config'].values())[0]
+      settings['per_layer_config'] = {'1': of_full, '3': of_full}
     elif name == 'llama4':
       # Layers follow from their intervals.
       settings |= {'no_rope_layers': None, 'moe_layers': None}

@@ -112,6 +112,18 @@ _KINDS = {
     },
     _STATES,
   ),
+  'mqa_values_are_keys': (
+    _MQA,
+    {
+      'use_keys_as_values': True,
+      'value_ln_tpl': pax_fiddle.Config(normalizations.RmsNormNoScale),
+      'ln_tpl': _NORM,
+      'ln_before_rotary': True,
+      'consolidate_rope_key_state': True,
+      **_ROTARY,
+    },
+    _STATES,
+  ),
   'mqa_sinks': (_MQA, {'num_kv_heads': 2, **_SINKS}, _STATES),
   'mqa_gate': (_MQA, {'num_kv_heads': 2, 'use_output_gate': True}, _STATES),
   'mqa_window_sinks': (

@@ -34,6 +34,9 @@ def _mask(causal=True):
 
 def _reference(params, x, mask, o):
   p = jax.tree.map(lambda a: np.asarray(a, np.float64), params)
+  if o.get('use_keys_as_values'):
+    assert 'value' not in p
+    p['value'] = p['key']
   bias = lambda part: part.get('b', 0.0)
   q = np.einsum('btd,dnh->btnh', x, p['query']['w']) + bias(p['query'])
   if o.get('num_kv_heads', 1) == 1:
@@ -51,6 +54,8 @@ def _reference(params, x, mask, o):
       numpy_layers.norm_all_heads(y, p[f'layer_norm_{name}']['scale'])
       for y, name in ((q, 'q'), (k, 'k'))
     )
+  if 'value_ln_tpl' in o:
+    v = v / np.sqrt(np.mean(v**2, -1, keepdims=True) + 1e-6)
   k, v = (np.repeat(y, _N // y.shape[2], axis=2) for y in (k, v))
   q = q * np.asarray(o.get('query_factor', 1.0))[..., None, None]
   if o.get('internal_enable_query_scale', True):
@@ -85,6 +90,13 @@ _OPTIONS = {
   'norms_one': {'ln_tpl': _NORM, 'ln_all_heads': True},
   'norms_two': {'ln_tpl': _NORM, 'ln_all_heads': True, 'num_kv_heads': 2},
   'gate': {'num_kv_heads': 2, 'use_output_gate': True},
+  'values_are_keys': {
+    'num_kv_heads': 2,
+    'use_keys_as_values': True,
+    'value_ln_tpl': pax_fiddle.Config(normalizations.RmsNormNoScale),
+    'ln_tpl': _NORM,
+    'ln_all_heads': True,
+  },
   'bias': {
     'num_kv_heads': 2,
     'relative_bias_tpl': pax_fiddle.Config(attentions.RelativeBias),

@@ -155,6 +155,22 @@ class Gemma3(fine_tuning.HuggingFaceLm):
 
 
 @experiment_registry.register
+class Gemma4(fine_tuning.HuggingFaceLm):
+  """The language model of Gemma 4 12B."""
+
+  USE_REPEATED_LAYER = True
+  CONFIG = published_configs.GEMMA4
+
+
+@experiment_registry.register
+class Gemma4Moe(fine_tuning.HuggingFaceLm):
+  """The language model of Gemma 4, 26B with 4B for a token."""
+
+  USE_REPEATED_LAYER = True
+  CONFIG = published_moe_configs.GEMMA4_MOE
+
+
+@experiment_registry.register
 class GptOss(fine_tuning.HuggingFaceLm):
   """gpt-oss 20B."""
 

@@ -164,6 +164,22 @@ GEMMA3: Json = {
   'bos_token_id': 2,
   'eos_token_id': 1,
 }
+# The language model of Gemma 4 12B.
+GEMMA4: Json = {
+  'model_type': 'gemma4_unified_text',
+  'vocab_size': 262144,
+  'hidden_size': 3840,
+  'intermediate_size': 15360,
+  'num_hidden_layers': 48,
+  'num_attention_heads': 16,
+  'num_key_value_heads': 8,
+  'num_global_key_value_heads': 1,
+  'attention_k_eq_v': True,
+  'final_logit_softcapping': 30.0,
+  'bos_token_id': 2,
+  'eos_token_id': 1,
+  'pad_token_id': 0,
+}
 # OLMo 2 1B.
 OLMO2: Json = {
   'model_type': 'olmo2',

@@ -306,3 +306,25 @@ MINIMAX_M2: Json = {
   'bos_token_id': 200019,
   'eos_token_id': 200020,
 }
+# The language model of Gemma 4 26B-A4B.
+GEMMA4_MOE: Json = {
+  'model_type': 'gemma4_text',
+  'vocab_size': 262144,
+  'hidden_size': 2816,
+  'hidden_size_per_layer_input': 0,
+  'intermediate_size': 2112,
+  'num_hidden_layers': 30,
+  'num_attention_heads': 16,
+  'num_key_value_heads': 8,
+  'num_global_key_value_heads': 2,
+  'attention_k_eq_v': True,
+  'enable_moe_block': True,
+  'num_experts': 128,
+  'top_k_experts': 8,
+  'moe_intermediate_size': 704,
+  'sliding_window': 1024,
+  'final_logit_softcapping': 30.0,
+  'bos_token_id': 2,
+  'eos_token_id': 1,
+  'pad_token_id': 0,
+}

@@ -51,10 +51,6 @@ def _attend(layer, *args, **kwargs):
   return running.jit(lambda *args: _apply(layer, *args, **kwargs))(*args)
 
 
-def _norm(x, scale):
-  return x / np.sqrt(np.mean(x**2, -1, keepdims=True) + 1e-6) * scale
-
-
 def _reference(params, x, mask, o):
   """Attention as the definitions have it; `o` holds the options."""
   p = jax.tree.map(lambda a: np.asarray(a, np.float64), params)
@@ -74,7 +70,8 @@ def _reference(params, x, mask, o):
       for y, n in zip((q, k, v), 'qkv', strict=True)
     )
   norms_first = o.get('ln_before_rotary', False)
-  norm = numpy_layers.norm_all_heads if o.get('ln_all_heads') else _norm
+  of_all = o.get('ln_all_heads')
+  norm = numpy_layers.norm_all_heads if of_all else numpy_layers.rms_norm
   if 'ln_tpl' in o and norms_first:
     q = norm(q, p['layer_norm_q']['scale'])
     k = norm(k, p['layer_norm_k']['scale'])

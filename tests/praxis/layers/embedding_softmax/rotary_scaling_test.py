@@ -85,12 +85,32 @@ def test_yarn_scaling_slows_slow_channels_and_sharpens(fast):
   assert is_gradual == (fast == 32.0)
 
 
+def test_proportional_scaling_rotates_the_fastest_pairs_of_the_whole_head():
+  half, rotated = 16, 4
+  config = es.ProportionalRotaryScaling.config(fraction=0.25, factor=8.0)
+  scaled = _scaled(config, 2 * half)
+  x = jnp.concatenate([jnp.ones(half), jnp.zeros(half)])[None, None]
+  cos, sin = np.split(scaled.apply({}, x, jnp.ones((1, 1), int))[0, 0], 2)
+  want = np.where(
+    np.arange(half) < rotated, 10_000 ** (-np.arange(half) / half) / 8, 0.0
+  )
+  np.testing.assert_allclose(np.arctan2(sin, cos), want, rtol=1e-5, atol=0)
+
+
 @pytest.mark.parametrize(
   'scaling, message',
   [
     (es.LinearRotaryScaling.config(factor=0.0), 'factor must be positive'),
     (es.Llama3RotaryScaling.config(factor=-1.0), 'got -1.0'),
     (es.YarnRotaryScaling.config(factor=0.0), 'factor must be positive'),
+    (
+      es.ProportionalRotaryScaling.config(fraction=0.0),
+      'fraction must be positive and at most 1, got 0.0',
+    ),
+    (
+      es.ProportionalRotaryScaling.config(factor=0.0),
+      'factor must be positive',
+    ),
     (es.YarnRotaryScaling.config(beta_slow=33.0), 'at most beta_fast=32.0'),
     (
       es.Llama3RotaryScaling.config(low_freq_factor=5.0),

@@ -13,7 +13,7 @@ from praxis.layers import normalizations, transformers
 D, F, E = 4, 6, 3
 
 
-def config(**kwargs):
+def config(cls=transformers.TransformerFeedForwardMoe, **kwargs):
   fields = {
     'input_dims': D,
     'hidden_dims': F,
@@ -22,7 +22,7 @@ def config(**kwargs):
     'unadjusted_expert_capacity_factor': 100.0,
     'ln_tpl': pax_fiddle.Config(normalizations.IdentityNorm),
   }
-  return transformers.TransformerFeedForwardMoe.config(**{**fields, **kwargs})
+  return cls.config(**{**fields, **kwargs})
 
 
 def experts(p, x, gated=False, limit=np.inf, offset=0.0):

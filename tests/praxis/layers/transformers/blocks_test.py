@@ -265,6 +265,37 @@ def test_a_factor_of_the_attention_outputs(prob):
   assert np.abs(branch).max() > 0.01
 
 
+def test_outputs_are_scaled_by_a_variable_without_a_gradient():
+  x = running.normal(_B, _T, _D)
+  mask, paddings = attentions.causal_mask(x), jnp.zeros((_B, _T))
+  config = _transformer(use_output_scale=True)
+  layer, variables = running.build(config, x, paddings, mask)
+  assert set(variables['non_trainable']) == {'output_scale'}
+  plain = _transformer().set(name='plain').Instantiate()
+  params = {'params': variables['params']}
+  want, _ = running.run(plain, params, x, paddings, mask)
+  got, _ = running.run(layer, variables, x, paddings, mask)
+  scale = variables['non_trainable']['output_scale']
+  np.testing.assert_allclose(got, want * scale, rtol=1e-6)
+
+  def step(layer, variables):
+    _, cache = running.run(
+      layer, variables, x, paddings, mask, mutable=[base_layer.DECODE_CACHE]
+    )
+    return layer.apply(
+      {**variables, **cache},
+      x[:, 2],
+      time_step=2,
+      attention_mask=mask[:, :, 2],
+      method='extend_step',
+      mutable=[base_layer.DECODE_CACHE],
+    )[0]
+
+  np.testing.assert_allclose(
+    step(layer, variables), step(plain, params) * scale, rtol=1e-6
+  )
+
+
 def test_variables_of_a_transformer():
   x = running.normal(_B, _T, _D)
   config = _transformer(use_cross_attention=True)

@@ -23,6 +23,9 @@ _EXPERTS = [
     # Two layers of different attention windows are one block; fsdp and tensor
     # parallelism.
     ('Gemma2', ['--set=ICI_MESH_SHAPE=[1,2,2]', '--set=BATCH_SIZE=4']),
+    # A single head of keys, and values that are keys.
+    ('Gemma4', ['--set=ICI_MESH_SHAPE=[1,2,2]', '--set=BATCH_SIZE=4']),
+    ('Gemma4Moe', _EXPERTS),
     ('Llama3', ['--set=ICI_MESH_SHAPE=[1,4,2]', '--set=BATCH_SIZE=4']),
     ('Mixtral', _EXPERTS),
     ('GptOss', _EXPERTS),
@@ -56,6 +59,7 @@ def test_repeated_layers_have_the_loss_of_the_model_and_export_it(
 ):
   references = {
     'DeepSeekV3': 'deepseek_v3',
+    'Gemma4Moe': 'gemma4_moe',
     'GptOss': 'gpt_oss',
     'Qwen3Next': 'qwen3_next',
     'Qwen3_5Moe': 'qwen3_5_moe',

@@ -42,6 +42,8 @@ _PUBLISHED = {
   'Gemma': ('gemma', 2506),
   'Gemma2': ('gemma2', 2614),
   'Gemma3': ('gemma3_text', 999),
+  'Gemma4': ('gemma4_unified_text', 11907),
+  'Gemma4Moe': ('gemma4_text', 25233),
   'GptOss': ('gpt_oss', 20914),
   'Olmo2': ('olmo2', 1484),
   'Olmo3': ('olmo3', 7298),
