@@ -101,6 +101,9 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
 
   # Whether `batch_size` is required.
   _VALIDATE_BATCH_SIZE_NOT_NONE: ClassVar[bool] = True
+  # How to change a property of `data_fingerprint` on the way, by its name, for
+  # the error that it changed.
+  CHANGE_ADVICE: ClassVar[Mapping[str, str]] = {}
 
   # Examples per batch and host.
   batch_size: int | None = value_domains.field(None, ge=1)
@@ -267,7 +270,9 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
     state, peeked = _unwrap(state, _PEEKED_KEY)
     if fingerprint:
       current = self.data_fingerprint_before(state)
-      data_fingerprints.check(self.name, fingerprint, current)
+      data_fingerprints.check(
+        self.name, fingerprint, current, self.CHANGE_ADVICE
+      )
     self._set_state_internal(state)
     if peeked is not None:
       self._peeked = _batch_from_state(peeked)
