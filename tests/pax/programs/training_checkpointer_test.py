@@ -67,6 +67,20 @@ def test_the_ledger_separates_steps_from_saves():
   assert seconds['step'] == 2 * 7
 
 
+def test_the_ledger_is_finished_by_the_final_save():
+  recorder = summaries.goodput.Recorder(None)
+  checkpointer = training_checkpointer.TrainingCheckpointer(
+    types.SimpleNamespace(
+      checkpoints=checkpoints.NoopCheckpointer(),
+      goodput=recorder,
+      preemption=types.SimpleNamespace(begin_saving=lambda: None),
+    )
+  )
+  assert 'finished' not in recorder._record()
+  checkpointer.save_final(3, partitioned_train_state=np.zeros(2))
+  assert recorder._record()['finished']
+
+
 class RenamedFolder(checkpoints.NoopCheckpointer):
   """Has the state of step 5, under the name of another step."""
 
