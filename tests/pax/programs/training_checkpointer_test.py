@@ -77,7 +77,7 @@ def test_the_ledger_is_finished_by_the_final_save():
     )
   )
   assert 'finished' not in recorder._record()
-  checkpointer.save_final(3, partitioned_train_state=np.zeros(2))
+  checkpointer.save_final(3, partitioned_train_state=None)
   assert recorder._record()['finished']
 
 
