@@ -18,5 +18,6 @@ from pax.checkpoints.types import CheckpointType as CheckpointType
 from pax.checkpoints.types import (
   CorruptCheckpointError as CorruptCheckpointError,
 )
+from pax.checkpoints.types import JobFunctions as JobFunctions
 from pax.checkpoints.types import Restored as Restored
 from pax.checkpoints.types import parse_duration as parse_duration

@@ -363,7 +363,7 @@ def test_a_failed_save_writes_it_again(tmp_path):
   checkpointer = checkpoints.create_checkpointer(
     checkpoints.CheckpointOptions(save_interval_steps=5, asynchronous=False),
     str(tmp_path),
-    before_write=fail,
+    job=checkpoints.JobFunctions(before_write=fail),
   )
   checkpointer.set_frozen_leaves(FROZEN)
   with pytest.raises(checkpoints.CheckpointError, match='no space'):

@@ -49,6 +49,27 @@ def test_restores_on_another_number_of_devices(
   )
 
 
+def test_each_checkpoint_is_printed_when_it_is_saved_or_restored(tmp_path):
+  lines = []
+  saver, restorer = (
+    checkpoints.create_checkpointer(
+      checkpoints.CheckpointOptions(save_interval_steps=5),
+      str(tmp_path),
+      job=checkpoints.JobFunctions(print_line=lines.append),
+    )
+    for _ in range(2)
+  )
+  state = saved_states.state(1)
+  for step in (0, 3, 5):
+    saver.save(step, state)
+  saver.close()
+  folder = f'{tmp_path}/checkpoints'
+  saved = [f'step {k}: saved in {folder}/checkpoint_0000000{k}' for k in (0, 5)]
+  assert lines == saved
+  restorer.restore(trees.abstract(state))
+  assert lines[2:] == [f'step 5: restored from {folder}/checkpoint_00000005']
+
+
 def test_layout_of_the_leaf_kind(tmp_path):
   checkpoints_dir = saved_states.save(tmp_path, steps=(0,), use_ocdbt=False)
   directory = checkpoints_dir / 'checkpoint_00000000'

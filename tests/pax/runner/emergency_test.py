@@ -21,7 +21,10 @@ OPTIONS = checkpoints.CheckpointOptions(save_interval_steps=2)
 def _checkpointer(directory, emergency_dir=None, before_write=lambda: None):
   kind = checkpoints.CheckpointType.GDA
   inner = checkpoints.create_checkpointer(
-    OPTIONS, str(directory.path), kind, before_write
+    OPTIONS,
+    str(directory.path),
+    kind,
+    job=checkpoints.JobFunctions(before_write=before_write),
   )
   target = emergency_dir and emergency.EmergencyDir(
     emergency_dir, kind, OPTIONS
