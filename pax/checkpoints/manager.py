@@ -125,52 +125,6 @@ class Checkpointer(Protocol):
     ...
 
 
-class NoopCheckpointer:
-  """Saves nothing."""
-
-  def is_due(self, step: int, *, force: bool = False) -> bool:
-    return False
-
-  def save(
-    self,
-    step: int,
-    state: State,
-    input_state: InputState | None = None,
-    *,
-    force: bool = False,
-  ) -> bool:
-    return False
-
-  def latest_step(self) -> int | None:
-    return None
-
-  def set_frozen_leaves(self, leaves: Collection[str]) -> None:
-    pass
-
-  def pin(self, step: int, *, permanently: bool = False) -> None:
-    pass
-
-  def unpin(self, step: int) -> None:
-    pass
-
-  def restore(self, abstract: State, step: int | None = None) -> Restored:
-    """Fails.
-
-    Raises:
-      CheckpointError: Always.
-    """
-    raise CheckpointError('there are no checkpoints: saving is disabled')
-
-  def wait(self) -> None:
-    pass
-
-  def close(self) -> None:
-    pass
-
-  def abandon(self, timeout_secs: float) -> None:
-    pass
-
-
 class FileCheckpointer:
   """Keeps checkpoints in a directory, usually `<job_log_dir>/checkpoints`.
 

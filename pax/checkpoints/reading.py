@@ -117,16 +117,6 @@ def leaf_names(tree: State) -> State:
   return jax.tree.unflatten(jax.tree.structure(tree), list(paths.flatten(tree)))
 
 
-def read_input_state(path: Path) -> InputState | None:
-  """Returns the state of the training input of this process; None if none.
-
-  Raises:
-    CheckpointError: Another number of processes saved different states.
-    CorruptCheckpointError: Files differ from what was written.
-  """
-  return select_input_state(checkpoint_reader.CheckpointReader(path))
-
-
 def select_input_state(
   checkpoint: checkpoint_reader.CheckpointReader,
 ) -> InputState | None:

@@ -123,7 +123,7 @@ def _write_part(
   """Writes the files of this process, and adds their manifest entries."""
   index, count = jax.process_index(), jax.process_count()
   place.create()
-  entries.update(layout.write(place.folder, contents.snapshot, contents.step))
+  entries.update(layout.write(place.folder, contents.snapshot))
   if contents.input_text is not None:
     entries.update(
       layouts.write_input(place.folder, contents.input_text, index, count)

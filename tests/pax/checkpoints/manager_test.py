@@ -397,14 +397,6 @@ def test_digit_directories_are_read(tmp_path):
   )
 
 
-def test_noop_has_nothing():
-  checkpointer = checkpoints.NoopCheckpointer()
-  assert not checkpointer.save(0, {}, force=True)
-  assert checkpointer.latest_step() is None
-  checkpointer.wait()
-  checkpointer.close()
-
-
 def test_abandons_a_write_that_does_not_end(tmp_path, monkeypatch):
   checkpointer, release = saved_states.checkpointer(tmp_path), threading.Event()
   monkeypatch.setattr(checkpointer, '_prepare', lambda *unused: release.wait())
