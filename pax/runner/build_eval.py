@@ -293,7 +293,7 @@ def _state_source(
     next_timeout_secs=options.next_checkpoint_timeout_secs,
     preemption=preemption,
     check_job_dir=lambda: directory.check_at_intervals(preemption.sleep),
-    tell=progress.print,
+    print_line=progress.print,
   )
 
 

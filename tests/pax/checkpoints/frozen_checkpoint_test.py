@@ -311,7 +311,7 @@ def test_damage_of_it_is_found(tmp_path, damage):
     entries = manifest.read(checkpoint)
     entries |= manifest.file_entries(checkpoint, [paths.METADATA_FILE])
     manifest.write(checkpoint, entries, 0, 1)
-    message = r"name '../job/\w+' as its frozen checkpoint"
+    message = r"must name a frozen checkpoint, .* got '../job/\w+'"
   with pytest.raises(checkpoints.CorruptCheckpointError, match=message):
     check_restored(tmp_path, 0, state(0))
 

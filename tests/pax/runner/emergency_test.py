@@ -153,6 +153,8 @@ def test_the_emergency_directory_is_checked(tmp_path):
   (tmp_path / 'b/c/checkpoints/checkpoint_00000007').mkdir(parents=True)
   with pytest.raises(UsageError, match='has a checkpoint of step 7'):
     check('b/c')
+  with pytest.raises(UsageError, match='got a URL; use a mounted directory'):
+    emergency.check_emergency_dir('gs://bucket/b', str(tmp_path / 'a'))
 
 
 @pytest.mark.parametrize('flags', [{'mode': 'eval'}, {'study': 'local'}])
