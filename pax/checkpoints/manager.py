@@ -272,10 +272,7 @@ class FileCheckpointer:
     available = self._available()
     candidates = sorted(available, reverse=True) if step is None else [step]
     if not candidates or candidates[0] not in available:
-      raise CheckpointError(
-        f'no checkpoint of step {step} in {self._directory}; available steps:'
-        f' {list(available) or "none"}'
-      )
+      raise reading.missing_error(self._directory, step, available)
     if not self._options.skips_corrupt:
       candidates = candidates[:1]
     errors: dict[storage.Path, CorruptCheckpointError] = {}

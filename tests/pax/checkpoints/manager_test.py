@@ -295,6 +295,14 @@ def test_weights_without_an_optimizer_are_named(tmp_path):
   checkpointer.close()
 
 
+def test_a_directory_without_checkpoints_is_no_source(tmp_path):
+  message = 'no checkpoint in .*/checkpoints; available steps: none; give the'
+  with pytest.raises(checkpoints.CheckpointError, match=message):
+    saved_states.checkpointer(tmp_path).restore(
+      trees.abstract(saved_states.state(1))
+    )
+
+
 def test_an_unknown_step_lists_those_there_are(tmp_path):
   saved_states.save(tmp_path)
   with pytest.raises(
@@ -315,7 +323,10 @@ def test_a_checkpoint_in_place_of_its_folder_is_named(tmp_path, kind):
     reading.find_checkpoint(path)
   (tmp_path / 'a.yaml').touch()
   for name in ('a.yaml', 'checkpoint_400'):
-    with pytest.raises(checkpoints.CheckpointError, match='steps: none$'):
+    with pytest.raises(
+      checkpoints.CheckpointError,
+      match='steps: none; give the directory of a job',
+    ):
       reading.find_checkpoint(tmp_path / name)
 
 
