@@ -124,6 +124,7 @@ def _report_error(error: Exception, *, show_traceback: bool) -> int:
   # The error may be a consequence of the end of another process.
   stop_signals.wait_if_ending()
   error_report.print_error(error, show_traceback=show_traceback)
+  peer_monitor.announce_exit(exit_codes.ERROR, error_report.text(error))
   return exit_codes.ERROR
 
 

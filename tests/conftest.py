@@ -7,6 +7,7 @@ And which tests run by night only: files with the tag, tests with the mark.
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import pathlib
 from collections.abc import Iterator
@@ -101,3 +102,12 @@ def _optimize(request: pytest.FixtureRequest) -> Iterator[None]:
   jax.config.update(name, False)
   yield
   jax.config.update(name, before)
+
+
+@pytest.fixture(autouse=True)
+def _restore_log_level() -> Iterator[None]:
+  """Restores the level of absl, which its flags set when they are parsed."""
+  logger = logging.getLogger('absl')
+  level = logger.level
+  yield
+  logger.setLevel(level)

@@ -101,19 +101,24 @@ def _num_mesh_devices(
       ici, dcn, platform=topology.platform
     )
     raise ValueError(
-      f'the mesh {list(model.ici_mesh_shape)} x'
-      f' {list(model.dcn_mesh_shape or [])} has {mesh_size} devices and'
+      f'the mesh {_mesh_text(model)} has {mesh_size} devices and'
       f' {topology.name} has {available}; use'
       f' --topology={fitting} or --set ICI_MESH_SHAPE=...'
     )
   slices = topology.num_slices
   if topology.platform == 'tpu' and slices not in (1, dcn):
     raise ValueError(
-      f'{topology.name} has {slices} slices and dcn_mesh_shape'
-      f' {list(model.dcn_mesh_shape or [])} has {dcn}; set ICI_MESH_SHAPE to'
-      ' the mesh of a slice and DCN_MESH_SHAPE to that of the slices'
+      f'{topology.name} has {slices} slices and the mesh {_mesh_text(model)}'
+      f' has {dcn}; set ICI_MESH_SHAPE to the mesh of a slice and'
+      ' DCN_MESH_SHAPE to that of the slices'
     )
   return mesh_size
+
+
+def _mesh_text(model: pax_fiddle.Config[Any]) -> str:
+  """Returns `[1, 8, 1]`, or `[1, 8, 1] x [2, 1, 1]` for several slices."""
+  shapes = (model.ici_mesh_shape, model.dcn_mesh_shape)
+  return ' x '.join(str(list(shape)) for shape in shapes if shape)
 
 
 def _create_partitioner(

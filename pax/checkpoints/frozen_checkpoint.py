@@ -149,7 +149,8 @@ def find(checkpoint: storage.Path, name: str) -> storage.Path:
   """
   if not _NAME.fullmatch(name):
     raise CorruptCheckpointError(
-      f'the metadata of {checkpoint} name {name!r} as its frozen checkpoint'
+      f'the metadata of {checkpoint} must name a frozen checkpoint, such as'
+      f' {paths.FROZEN}00000000_1a2b3c4d, got {name!r}'
     )
   for folder in (checkpoint.parent, checkpoint.parent.parent):
     if paths.is_committed(folder / name):

@@ -329,7 +329,8 @@ class LeafLoader:
         leaf = source.opt_state_leaf(source_path)
         if leaf is None:
           raise KeyError(
-            f'optimizer state {source_path} is not in {source.path}'
+            f'optimizer state {source_path} is not in {source.path}; correct'
+            ' the load_rules'
           )
         leaves[by_path[path]] = leaf
     elif rules.load_opt_states and not initialized.keys() - {_STEP}:

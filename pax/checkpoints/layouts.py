@@ -64,14 +64,13 @@ class Layout(Protocol, Generic[SnapshotT]):
     ...
 
   def write(
-    self, staging: Path, snapshot: SnapshotT, step: int
+    self, staging: Path, snapshot: SnapshotT
   ) -> dict[str, manifest.Entry]:
     """Writes the data of this process; returns the manifest entries.
 
     Args:
       staging: Directory with the files of all processes.
       snapshot: The host copy.
-      step: The training step.
     """
     ...
 
@@ -128,7 +127,7 @@ class OrbaxLayout:
     return orbax_format.Snapshot(state)
 
   def write(
-    self, staging: Path, snapshot: orbax_format.Snapshot, step: int
+    self, staging: Path, snapshot: orbax_format.Snapshot
   ) -> dict[str, manifest.Entry]:
     return snapshot.write(staging)
 
@@ -167,7 +166,7 @@ class LeafLayout:
     return host_arrays.snapshot(paths.flatten(state))
 
   def write(
-    self, staging: Path, snapshot: dict[str, host_arrays.HostArray], step: int
+    self, staging: Path, snapshot: dict[str, host_arrays.HostArray]
   ) -> dict[str, manifest.Entry]:
     return tensorstore_format.write(staging, snapshot)
 
@@ -207,7 +206,7 @@ class FileLayout:
     return flax_format.snapshot(paths.flatten(state))
 
   def write(
-    self, staging: Path, snapshot: dict[str, np.ndarray], step: int
+    self, staging: Path, snapshot: dict[str, np.ndarray]
   ) -> dict[str, manifest.Entry]:
     return {}
 

@@ -40,7 +40,8 @@ def write_leaves(
   """
   if jax.process_count() > 1:
     raise CheckpointError(
-      f'{final} is written by one process, got {jax.process_count()}'
+      f'{final} must be written by one process, got {jax.process_count()};'
+      ' start one'
     )
   if final.exists():
     raise CheckpointError(f'{final} exists already; choose another directory')

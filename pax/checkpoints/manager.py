@@ -34,6 +34,7 @@ from pax.checkpoints.types import (
   CheckpointType,
   CorruptCheckpointError,
   InputState,
+  JobFunctions,
   LeafDict,
   Restored,
   State,
@@ -124,52 +125,6 @@ class Checkpointer(Protocol):
     ...
 
 
-class NoopCheckpointer:
-  """Saves nothing."""
-
-  def is_due(self, step: int, *, force: bool = False) -> bool:
-    return False
-
-  def save(
-    self,
-    step: int,
-    state: State,
-    input_state: InputState | None = None,
-    *,
-    force: bool = False,
-  ) -> bool:
-    return False
-
-  def latest_step(self) -> int | None:
-    return None
-
-  def set_frozen_leaves(self, leaves: Collection[str]) -> None:
-    pass
-
-  def pin(self, step: int, *, permanently: bool = False) -> None:
-    pass
-
-  def unpin(self, step: int) -> None:
-    pass
-
-  def restore(self, abstract: State, step: int | None = None) -> Restored:
-    """Fails.
-
-    Raises:
-      CheckpointError: Always.
-    """
-    raise CheckpointError('there are no checkpoints: saving is disabled')
-
-  def wait(self) -> None:
-    pass
-
-  def close(self) -> None:
-    pass
-
-  def abandon(self, timeout_secs: float) -> None:
-    pass
-
-
 class FileCheckpointer:
   """Keeps checkpoints in a directory, usually `<job_log_dir>/checkpoints`.
 
@@ -182,13 +137,12 @@ class FileCheckpointer:
     options: CheckpointOptions,
     directory: storage.Path,
     kind: CheckpointType,
-    before_write: Callable[[], None],
     transforms: transformations.Transformations,
-    end_process: Callable[[str], None] | None = None,
+    job: JobFunctions,
   ):
     self._transforms = transforms
     self._options = options
-    self._before_write = before_write
+    self._job = job
     self._kind = kind
     self._directory = directory
     self._layout = layouts.layout_of(kind, use_ocdbt=options.use_ocdbt)
@@ -196,7 +150,7 @@ class FileCheckpointer:
       f'{directory.parent.name}.{directory.name}', options.timeout_secs
     )
     self._deadline = write_deadline.WriteDeadline(
-      directory, options.timeout_secs, end_process
+      directory, options.timeout_secs, job.end_process
     )
     self._pool = futures.ThreadPoolExecutor(1, 'checkpoint')
     self._writing: futures.Future[None] | None = None
@@ -318,10 +272,7 @@ class FileCheckpointer:
     available = self._available()
     candidates = sorted(available, reverse=True) if step is None else [step]
     if not candidates or candidates[0] not in available:
-      raise CheckpointError(
-        f'no checkpoint of step {step} in {self._directory}; available steps:'
-        f' {list(available) or "none"}'
-      )
+      raise reading.missing_error(self._directory, step, available)
     if not self._options.skips_corrupt:
       candidates = candidates[:1]
     errors: dict[storage.Path, CorruptCheckpointError] = {}
@@ -392,7 +343,7 @@ class FileCheckpointer:
     self._frozen.set_restored(
       checkpoint.frozen_checkpoint, unchanged & checkpoint.frozen_leaves
     )
-    logging.info('Restored step %d from %s', step, path)
+    self._job.print_line(f'step {step}: restored from {path}')
     return Restored(
       paths.unflatten(abstract, leaves),
       reading.select_input_state(checkpoint),
@@ -516,6 +467,10 @@ class FileCheckpointer:
             self._directory, contents.frozen_checkpoint
           )
         self._delete_expired(contents.step)
+    # A terminal that blocks is no file system that hangs.
+    if jax.process_index() == 0:
+      path = self._directory / name
+      self._job.print_line(f'step {contents.step}: saved in {path}')
 
   def _write_checkpoint(
     self, name: str, contents: writing.Contents[Any]
@@ -542,7 +497,7 @@ class FileCheckpointer:
       CheckpointError: The name of the checkpoint is taken.
       OSError: The folder cannot be made.
     """
-    self._before_write()
+    self._job.before_write()
     if paths.is_committed(final):
       raise CheckpointError(
         f'cannot write {final}: the name is taken, and nothing is overwritten;'
@@ -574,9 +529,8 @@ def create_checkpointer(
   options: CheckpointOptions,
   job_log_dir: str,
   kind: CheckpointType = CheckpointType.GDA,
-  before_write: Callable[[], None] = lambda: None,
   restore_transformations: Mapping[str, Any] | None = None,
-  end_process: Callable[[str], None] | None = None,
+  job: JobFunctions | None = None,
 ) -> Checkpointer:
   """Returns the checkpointer of a job directory.
 
@@ -584,14 +538,11 @@ def create_checkpointer(
     options: When to save, and what to keep.
     job_log_dir: The job directory.
     kind: The on-disk format of new checkpoints; any format is read.
-    before_write: Called in the writing thread before each checkpoint, to flush
-      the summaries of earlier steps.
     restore_transformations: `task.train.restore_transformations`, built.
-    end_process: Ends the process, with a text as reason, if a save hangs and
-      no method is called any more.
+    job: Functions of the job; None are the defaults.
   """
   transforms = transformations.Transformations(restore_transformations)
   directory = paths.checkpoints_folder(job_log_dir)
   return FileCheckpointer(
-    options, directory, kind, before_write, transforms, end_process
+    options, directory, kind, transforms, job or JobFunctions()
   )

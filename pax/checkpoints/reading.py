@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
@@ -50,12 +50,28 @@ def find_checkpoint(
   available = {} if path.is_file() else checkpoint_steps(directory)
   selected = max(available, default=None) if step is None else step
   if selected not in available:
-    hint = '' if available else _hint(path)
-    raise CheckpointError(
-      f'no checkpoint{"" if step is None else f" of step {step}"} in'
-      f' {directory}; available steps: {list(available) or "none"}{hint}'
-    )
+    raise missing_error(path, step, available)
   return selected, available[selected]
+
+
+def missing_error(
+  path: Path, step: int | None, available: Collection[int]
+) -> CheckpointError:
+  """Returns the error of a directory without the checkpoint to read.
+
+  Args:
+    path: The directory of the checkpoints or of the job that wrote them.
+    step: The step; None is the newest.
+    available: The steps of its checkpoints.
+  """
+  of_step = '' if step is None else f' of step {step}'
+  advice = ''
+  if not available:
+    advice = _hint(path) or '; give the directory of a job that has saved one'
+  return CheckpointError(
+    f'no checkpoint{of_step} in {path}; available steps:'
+    f' {list(available) or "none"}{advice}'
+  )
 
 
 def check_directory(directory: storage.PathLike) -> None:
@@ -115,16 +131,6 @@ def read_tree(
 def leaf_names(tree: State) -> State:
   """Returns `tree` with each leaf replaced by its name in a checkpoint."""
   return jax.tree.unflatten(jax.tree.structure(tree), list(paths.flatten(tree)))
-
-
-def read_input_state(path: Path) -> InputState | None:
-  """Returns the state of the training input of this process; None if none.
-
-  Raises:
-    CheckpointError: Another number of processes saved different states.
-    CorruptCheckpointError: Files differ from what was written.
-  """
-  return select_input_state(checkpoint_reader.CheckpointReader(path))
 
 
 def select_input_state(

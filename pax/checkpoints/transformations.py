@@ -213,6 +213,6 @@ def _apply(
   if value.shape != leaf.shape:
     raise CheckpointError(
       f'{name} must have shape {list(leaf.shape)}, and the value_fn of its'
-      f' restore_transformations gives {list(value.shape)}'
+      f' restore_transformations gives {list(value.shape)}; return that shape'
     )
   return jax.device_put(value, leaf.sharding)

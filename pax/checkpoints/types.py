@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from absl import logging
+
 # A pytree of arrays, or of jax.ShapeDtypeStruct with their shardings.
 State = Any
 # What `BaseInput.get_state` returns: values of JSON and bytes.
@@ -141,6 +143,20 @@ class CheckpointOptions:
       else:
         expired.append(step)
     return expired
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JobFunctions:
+  """Functions of a job that its checkpointer calls."""
+
+  # In the writing thread before each checkpoint, to flush the summaries of
+  # earlier steps.
+  before_write: Callable[[], None] = lambda: None
+  # In any thread, with a line about a checkpoint that is restored or saved.
+  print_line: Callable[[str], None] = logging.info
+  # Ends the process, with a text as reason, if a save hangs and no method of
+  # the checkpointer is called any more.
+  end_process: Callable[[str], None] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping
 from typing import Generic
 
 import jax
-from absl import logging
 
 from pax import coordination_service, storage
 from pax.checkpoints import (
@@ -93,7 +92,6 @@ def write(
     def commit() -> None:
       if jax.process_index() == 0:
         _commit(layout, place, contents, entries)
-        logging.info('Saved %s', final)
 
     entries: dict[str, manifest.Entry] = {}
     phases = {'written': write_part, 'committed': commit}
@@ -125,7 +123,7 @@ def _write_part(
   """Writes the files of this process, and adds their manifest entries."""
   index, count = jax.process_index(), jax.process_count()
   place.create()
-  entries.update(layout.write(place.folder, contents.snapshot, contents.step))
+  entries.update(layout.write(place.folder, contents.snapshot))
   if contents.input_text is not None:
     entries.update(
       layouts.write_input(place.folder, contents.input_text, index, count)

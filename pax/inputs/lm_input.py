@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from absl import logging
 
@@ -35,6 +35,10 @@ class LanguageModelInput(row_input.RowInput):
   The files of an item of `data` form one data set. A mapping has the weights of
   a mixture, as in `{'/data/web.bin': 0.8, '/data/code/*.bin': 0.2}`.
   """
+
+  CHANGE_ADVICE: ClassVar[Mapping[str, str]] = dict.fromkeys(
+    ('files', 'weights'), 'set TRAIN_DATA_STAGES to change them from a row on'
+  )
 
   # Paths, globs, folders or names of data sets of Hugging Face (hf://), in a
   # sequence, separated by commas, or with weights.

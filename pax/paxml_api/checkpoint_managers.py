@@ -22,7 +22,7 @@ from pax.checkpoints import (
   state_restore,
   transformations,
 )
-from pax.checkpoints.types import CheckpointError, CheckpointType
+from pax.checkpoints.types import CheckpointError, CheckpointType, JobFunctions
 from pax.paxml_api import (
   checkpoint_metadata,
   checkpoint_version,
@@ -109,8 +109,8 @@ class OrbaxCheckpointManager:
       ),
       self._directory,
       checkpoint_type,
-      lambda: None,
       transformations.Transformations(),
+      JobFunctions(),
     )
 
   @property

@@ -130,7 +130,7 @@ class CheckpointFollower:
   # Raises an error if the directory of this job is gone.
   check_job_dir: Callable[[], None] = lambda: None
   # Gets a line if there is no checkpoint at first.
-  tell: Callable[[str], None] = lambda line: None
+  print_line: Callable[[str], None] = lambda line: None
 
   def states(self) -> Iterator[tuple[int, TrainState, bool]]:
     """Yields the states in the order of their steps.
@@ -225,7 +225,7 @@ class CheckpointFollower:
         raise ValueError(self._timeout_message(last_seen, timeout))
       if is_first and pause == _FIRST_POLL_SECS:
         limit = '' if timeout is None else f', for at most {timeout:g} s'
-        self.tell(
+        self.print_line(
           f'waiting for a {self._wanted(last_seen)} in {self.directory}{limit}'
         )
       self.preemption.sleep(pause)

@@ -47,6 +47,11 @@ class Outcome(enum.Enum):
   # Too many consecutive steps had a non-finite loss or gradient.
   DIVERGED = 'diverged'
 
+  @property
+  def is_finished(self) -> bool:
+    """Whether the job has done all that it had to do."""
+    return self not in (Outcome.PREEMPTED, Outcome.DIVERGED)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JobCallbacks:

@@ -65,23 +65,34 @@ def length_penalties(
   return -np.clip(excess, 0.0, 1.0).astype(np.float32)
 
 
+def deviations(
+  rewards: Float32[np.ndarray, ' B'], num_samples: int
+) -> Float32[np.ndarray, ' P']:
+  """Returns the standard deviation of the rewards of each prompt.
+
+  Args:
+    rewards: The rewards; those of a prompt are adjacent.
+    num_samples: Number of samples of a prompt.
+  """
+  return rewards.reshape(-1, num_samples).std(axis=1, ddof=1)
+
+
 def advantages(
   rewards: Float32[np.ndarray, ' B'],
   num_samples: int,
-  *,
-  normalizes_deviation: bool = True,
+  divisors: Float32[np.ndarray, ' P'] | None,
 ) -> Float32[np.ndarray, ' B']:
   """Returns how much each reward is above the mean of its prompt.
 
   Args:
     rewards: The rewards; those of a prompt are adjacent.
     num_samples: Number of samples of a prompt.
-    normalizes_deviation: Whether to divide by their standard deviation.
+    divisors: `deviations` of the rewards, to divide by; None: 1.
   """
   groups = rewards.reshape(-1, num_samples)
   centered = groups - groups.mean(axis=1, keepdims=True)
-  if normalizes_deviation:
-    centered /= groups.std(axis=1, ddof=1, keepdims=True) + _EPSILON
+  if divisors is not None:
+    centered /= divisors[:, np.newaxis] + _EPSILON
   return centered.reshape(-1)
 
 

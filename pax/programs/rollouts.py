@@ -27,6 +27,7 @@ from pax.programs import (
   train_program,
 )
 from pax.steps import Batch, StepOutput
+from praxis.base_input.rewards import REWARD, REWARD_STD
 
 if TYPE_CHECKING:
   # Only experiments of text need them.
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 NestedMap = program.NestedMap
 TrainState = program.TrainState
 
-# Name of the rewards of an input, and prefix of their terms.
-_REWARD = 'reward'
 # Settings of `task.train`, in steps, at which a job may be saved.
 _INTERVALS = (
   'num_train_steps',
@@ -182,7 +181,7 @@ class RolloutTrainProgram(train_program.SingleTaskTrainProgram):
   ) -> Mapping[str, ArrayLike]:
     """Returns the mean reward."""
     scalars = output.weighted_scalars or {}
-    return {name: x for name, (x, _) in scalars.items() if name == _REWARD}
+    return {name: x for name, (x, _) in scalars.items() if name == REWARD}
 
   @property
   def _input(self) -> rewarded_prompts.RewardedPromptInput:
@@ -210,10 +209,11 @@ class RolloutTrainProgram(train_program.SingleTaskTrainProgram):
     )
     rewards = self._rewards(samples, responses)
     self._record(step, samples, responses, rewards)
+    deviations = rollout_batches.deviations(rewards[REWARD], inp.num_samples)
     values = rollout_batches.advantages(
-      rewards[_REWARD],
+      rewards[REWARD],
       inp.num_samples,
-      normalizes_deviation=self._normalizes_deviation,
+      deviations if self._normalizes_deviation else None,
     )
     batch = rollout_batches.train_batch(samples, values)
     if self._masks_truncated:
@@ -222,7 +222,8 @@ class RolloutTrainProgram(train_program.SingleTaskTrainProgram):
     if inp.updates_per_rollout > 1:
       for batch in batches:
         batch.old_log_probs = self._log_probs(state, batch)
-    return _Rollout(batches=batches, metrics=self._metrics(samples, rewards))
+    metrics = self._metrics(samples, {**rewards, REWARD_STD: deviations})
+    return _Rollout(batches=batches, metrics=metrics)
 
   def _rewards(
     self, samples: rollout_batches.Samples, responses: Sequence[str]
@@ -237,8 +238,8 @@ class RolloutTrainProgram(train_program.SingleTaskTrainProgram):
       inp.seq_len - inp.max_prompt_len,
       self._penalized_tokens,
     )
-    total = rewards[_REWARD] + penalties
-    return {**rewards, _REWARD: total, 'length_penalty': penalties}
+    total = rewards[REWARD] + penalties
+    return {**rewards, REWARD: total, 'length_penalty': penalties}
 
   def _next_prompts(self) -> NestedMap:
     """Returns the prompts of a rollout of this process, each with its number.
@@ -301,19 +302,22 @@ class RolloutTrainProgram(train_program.SingleTaskTrainProgram):
   def _metrics(
     self,
     samples: rollout_batches.Samples,
-    rewards: Mapping[str, Float32[np.ndarray, ' B']],
+    rewards: Mapping[str, Float32[np.ndarray, ' _']],
   ) -> dict[str, tuple[np.floating, np.floating]]:
-    """Returns (mean over the samples of all processes, their number)."""
-    groups = rewards[_REWARD].reshape(-1, self._input.num_samples)
-    deviations = groups.std(axis=1, ddof=1)
+    """Returns (mean over the samples of all processes, their number).
+
+    Args:
+      samples: The samples of this process.
+      rewards: Their rewards, the terms, and the deviations of prompts.
+    """
+    # These prompts teach nothing.
+    is_equal = rewards[REWARD_STD] == 0
     rows = metric_accumulator.gather_to_host(
       {
         **rewards,
         'response_length': samples.response_lengths.astype(np.float32),
         'truncated': self._is_truncated(samples).astype(np.float32),
-        f'{_REWARD}_std': deviations,
-        # These prompts teach nothing.
-        'prompts_with_equal_rewards': (deviations == 0).astype(np.float32),
+        'prompts_with_equal_rewards': is_equal.astype(np.float32),
       }
     )
     return {
@@ -361,4 +365,4 @@ class RewardDecodeProgram(decode.SingleTaskDecodeProgram):
   ) -> Mapping[str, float]:
     """Returns the mean reward of the responses."""
     metrics = output.processed_decode_metrics or {}
-    return {k: x for k, x in metrics.items() if k.startswith(_REWARD)}
+    return {k: x for k, x in metrics.items() if k.startswith(REWARD)}

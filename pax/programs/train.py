@@ -41,6 +41,8 @@ def train(job: TrainJob) -> Outcome:
     except PreemptedError:
       outcome = Outcome.PREEMPTED
     outcome = loop.finish(outcome)
+  if outcome.is_finished:
+    job.goodput.mark_finished()
   if outcome in (Outcome.OUT_OF_DATA, Outcome.STOPPED_EARLY):
     # Jobs that follow the checkpoints would wait for the last step.
     io_utils.record_training_end(job.job_log_dir, loop.step)
@@ -151,7 +153,7 @@ class _TrainLoop:
       self._reporter.divergence.report(self.state)
     else:
       self._save(force=True)
-    if outcome not in (Outcome.PREEMPTED, Outcome.DIVERGED):
+    if outcome.is_finished:
       try:
         with job.goodput.record(goodput.EVAL):
           self._periodic_eval.run_final(self.step, self.state)

@@ -169,6 +169,7 @@ class TrainingCheckpointer(interface.TrainingCheckpointer):
       step_i, partitioned_train_state, train_input_pipeline, force=True
     )
     self.wait_until_finished()
+    self.services.goodput.mark_finished()
     if self._num_train_steps is not None and step_i < self._num_train_steps:
       # Jobs that follow the checkpoints would wait for the last step.
       io_utils.record_training_end(self.services.job_log_dir, step_i)

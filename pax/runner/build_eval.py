@@ -216,8 +216,12 @@ def build_quantize(
         timeout_secs=options.async_timeout_secs,
       ),
       options.job_dir,
-      before_write=directory.raise_if_gone,
-      end_process=lambda text: stop_signals.end_process(exit_codes.ERROR, text),
+      job=checkpoints.JobFunctions(
+        before_write=directory.raise_if_gone,
+        end_process=functools.partial(
+          stop_signals.end_process, exit_codes.ERROR
+        ),
+      ),
     ),
     progress=progress,
     preemption=preemption,
@@ -289,7 +293,7 @@ def _state_source(
     next_timeout_secs=options.next_checkpoint_timeout_secs,
     preemption=preemption,
     check_job_dir=lambda: directory.check_at_intervals(preemption.sleep),
-    tell=progress.print,
+    print_line=progress.print,
   )
 
 

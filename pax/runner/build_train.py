@@ -154,15 +154,17 @@ def _open_services(
     in_one_file = not (is_spmd or options.pmap_use_tensorstore)
     types = checkpoints.CheckpointType
     kind = types.FLAX if in_one_file else types.GDA
+    progress = job_setup.create_progress(task)
+    job = _job_functions(directory, writer, progress)
     services = JobServices(
       job_log_dir=options.job_dir,
       checkpoints=_checkpointer(
-        options, task, kind, directory, preemption, writer
+        options, task, kind, directory, preemption, job
       ),
       checkpoint_type=kind,
       writer=writer,
       goodput=goodput,
-      progress=job_setup.create_progress(task),
+      progress=progress,
       preemption=preemption,
       init_from=options.init_from,
       accept_changed_data=options.accept_changed_data,
@@ -251,13 +253,29 @@ def _train_program(spec: JobSpec) -> train_program_lib.BaseTrainProgram:
   return programs[0]
 
 
+def _job_functions(
+  directory: JobDir, writer: summaries.Writer, progress: summaries.Progress
+) -> checkpoints.JobFunctions:
+  def before_write() -> None:
+    writer.flush()
+    directory.upload()
+    # Last: flushing waits for the devices.
+    directory.raise_if_gone()
+
+  return checkpoints.JobFunctions(
+    before_write=before_write,
+    print_line=progress.print,
+    end_process=functools.partial(stop_signals.end_process, exit_codes.ERROR),
+  )
+
+
 def _checkpointer(
   options: RunOptions,
   task: job_setup.Task,
   kind: checkpoints.CheckpointType,
   directory: JobDir,
   preemption: PreemptionHandler,
-  writer: summaries.Writer,
+  job: checkpoints.JobFunctions,
 ) -> checkpoints.Checkpointer:
   train = task.train
   checkpoint_options = checkpoints.CheckpointOptions(
@@ -277,21 +295,14 @@ def _checkpointer(
     timeout_secs=options.async_timeout_secs,
   )
 
-  def before_write() -> None:
-    writer.flush()
-    directory.upload()
-    # Last: flushing waits for the devices.
-    directory.raise_if_gone()
-
   checkpointer = checkpoints.create_checkpointer(
     checkpoint_options,
     options.job_dir,
     kind,
-    before_write=before_write,
     restore_transformations=initial_state.instantiate(
       train.restore_transformations
     ),
-    end_process=lambda text: stop_signals.end_process(exit_codes.ERROR, text),
+    job=job,
   )
   emergency_dir = None
   if options.emergency_dir:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """JAX's coordination service, with its errors as calls of a function.
 
-It uses private parts of jax.distributed, as only `pax.coordination_service`
-does besides. When the service
-finds a process dead, or process 0 ends, JAX logs a stack trace and aborts, with
-no public way to do anything else; its private client takes a callback
-(`missed_heartbeat_callback`). In jaxlib 0.10 the conversion of the callback's
-argument throws `std::bad_cast` on a thread of C++, which calls the terminate
-handler: that handler is replaced too. Without these parts JAX aborts as before.
+When the service finds a process dead, or process 0 ends, JAX logs a stack trace
+and aborts, with no public way to do anything else; its private client takes a
+callback (`missed_heartbeat_callback`). In jaxlib 0.10 the conversion of the
+callback's argument throws `std::bad_cast` on a thread of C++, which calls the
+terminate handler: that handler is replaced too. Without such a client JAX
+aborts as before. The only other module that uses private parts of
+jax.distributed is `pax.coordination_service`.
 
 Gloo, the collectives of CPUs, also throws on a thread of its own if one device
 goes on to the next collective because the peer of another is gone.

@@ -16,7 +16,7 @@ from absl import logging
 
 from pax import exit_codes, stop_signals, trusted_files
 from pax.runner import console as console_lib
-from pax.runner import coordination, peer_monitor, tpu_vm
+from pax.runner import coordination, error_report, peer_monitor, tpu_vm
 from pax.runner.options import RunOptions, UsageError
 
 _FORCED_DEVICES = re.compile(r'--xla_force_host_platform_device_count=(\S+)')
@@ -242,11 +242,12 @@ def _end_script() -> None:
   others do not come, and this process ends.
   """
   is_interactive = hasattr(sys, 'ps1')
-  if is_interactive or getattr(sys, 'last_type', None) is None:
+  error = getattr(sys, 'last_value', None)
+  if is_interactive or error is None:
     peer_monitor.announce_exit(exit_codes.DONE)
     return
   stop_signals.wait_if_ending()
-  peer_monitor.announce_exit(exit_codes.ERROR)
+  peer_monitor.announce_exit(exit_codes.ERROR, error_report.text(error))
   console_lib.flush_streams()
   os._exit(exit_codes.ERROR)
 

@@ -237,7 +237,10 @@ def check_emergency_dir(path: str, job_log_dir: str) -> pathlib.Path:
   name = f'--emergency_dir={path}'
   directory = pathlib.Path(os.path.realpath(path))
   if '://' in path:
-    raise UsageError(f'{name} is no path')
+    raise UsageError(
+      f'{name} must be a directory of a file system, got a URL; use a mounted'
+      ' directory'
+    )
   if directory.is_relative_to(os.path.realpath(job_log_dir)):
     raise UsageError(
       f'{name} is inside of --job_log_dir={job_log_dir}; use a directory on'

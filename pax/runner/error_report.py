@@ -37,9 +37,7 @@ def text(error: BaseException) -> str:
     isinstance(error, OSError) and error.errno is not None
   )
   if not is_for_users:
-    message = f'{type(error).__name__}: {message}'
-  if not is_for_users:
-    message = f'{message}{_import_lines(error)}'
+    message = f'{type(error).__name__}: {message}{_import_lines(error)}'
   message = f'{_location(error)}{message}'
   lines = [line.rstrip() for line in message.splitlines() if line.strip()]
   shown = '\n'.join(lines[:_MAX_LINES])

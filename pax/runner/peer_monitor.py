@@ -7,7 +7,7 @@ Python thread needs to run for a peer to be alive. Process 0 reports a loss to
 all others; the loss of process 0 is the end of the connection itself.
 
 A process announces its exit code before it ends, which distinguishes an orderly
-end or an error from a loss.
+end or an error from a loss, and the error, which the others report too.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ _LISTEN_SECS = 5.0
 # Time for a process to report its own error before it reports that of a peer.
 _GRACE_SECS = 2.0
 _LOG_SECS = 1.0
+# Of an error, in a line of at most MAX_LINE bytes, up to six per character.
+_MAX_ERROR_CHARS = 500
 # Longer than between the failure of a collective and the end of a connection.
 _VERDICT_SECS = 5.0
 _ADVICE = (
@@ -78,8 +80,9 @@ class Loss:
   host: str = ''
   # 'closed', 'silent', 'exited' or 'missing'.
   reason: str = 'closed'
-  # Announced by the process.
+  # Announced by the process: its exit code, and its error or ''.
   code: int | None = None
+  error: str = ''
 
   def exit_code(self) -> int:
     """Returns the exit code of a process that cannot continue.
@@ -103,7 +106,8 @@ class Loss:
     host = f' (host {self.host})' if self.host else ''
     name = f'{_processes(self.indices)} of {count}{host}'
     if self.reason == 'exited':
-      return f'{name} ended with exit code {self.code}; {_ADVICE}'
+      error = f'. Its error: {self.error}' if self.error else ''
+      return f'{name} ended with exit code {self.code}; {_ADVICE}{error}'
     how = 'the connection to it ended'
     if self.reason == 'silent':
       how = f'no answer for {timeout} s (--peer_timeout_secs)'
@@ -147,19 +151,23 @@ class PeerMonitor(abc.ABC):
     """Closes the connections without an announcement."""
 
   @abc.abstractmethod
-  def _announce(self, code: int) -> None:
-    """Sends the exit code to the peers."""
+  def _announce(self, code: int, error: str) -> None:
+    """Sends the exit code and the error to the peers."""
 
-  def announce_exit(self, code: int) -> None:
+  def announce_exit(self, code: int, error: str = '') -> None:
     """Announces to the peers how this process ends; the first call counts.
 
     A peer that is lost afterwards ends this process with `code`.
+
+    Args:
+      code: The exit code.
+      error: The error that ends the process, if one does.
     """
     with self._lock:
       if self._exit_code is not None:
         return
       self._exit_code = code
-    self._announce(code)
+    self._announce(code, ' '.join(error.split())[:_MAX_ERROR_CHARS])
 
   def await_verdict(self, timeout_secs: float = _VERDICT_SECS) -> None:
     """Ends the process if a peer is lost; returns if none is for a while.
@@ -242,10 +250,10 @@ def start(membership: Membership) -> PeerMonitor:
   return monitor
 
 
-def announce_exit(code: int) -> None:
-  """Announces to the peers, if any, that this process ends with `code`."""
+def announce_exit(code: int, error: str = '') -> None:
+  """Announces to the peers, if any, how this process ends."""
   for monitor in _started:
-    monitor.announce_exit(code)
+    monitor.announce_exit(code, error)
 
 
 def await_verdict() -> None:
@@ -263,6 +271,7 @@ class _Peer:
   index: int | None = None
   host: str = ''
   code: int | None = None
+  error: str = ''
 
 
 class CoordinatorMonitor(PeerMonitor):
@@ -304,8 +313,8 @@ class CoordinatorMonitor(PeerMonitor):
     if self._listener:
       self._listener.close()
 
-  def _announce(self, code: int) -> None:
-    self._broadcast({'exit': code})
+  def _announce(self, code: int, error: str) -> None:
+    self._broadcast({'exit': code, 'error': error})
 
   def _broadcast(self, message: Mapping[str, Any]) -> None:
     for peer in list(self._peers.values()):
@@ -360,7 +369,7 @@ class CoordinatorMonitor(PeerMonitor):
     if peer.index is None:
       self._welcome(peer, message)
       return
-    peer.code = int(message['exit'])
+    peer.code, peer.error = int(message['exit']), str(message['error'])
 
   def _welcome(self, peer: _Peer, hello: Mapping[str, Any]) -> None:
     """Makes a connection that of a process.
@@ -400,7 +409,13 @@ class CoordinatorMonitor(PeerMonitor):
 
   def _lose(self, index: int, peer: _Peer, reason: str) -> None:
     self._report_to_all(
-      Loss(indices=(index,), host=peer.host, reason=reason, code=peer.code)
+      Loss(
+        indices=(index,),
+        host=peer.host,
+        reason=reason,
+        code=peer.code,
+        error=peer.error,
+      )
     )
 
   def _report_to_all(self, loss: Loss) -> None:
@@ -423,6 +438,7 @@ class WorkerMonitor(PeerMonitor):
     self._messages: Iterator[bytes] = iter(())
     self._coordinator_host = ''
     self._coordinator_code: int | None = None
+    self._coordinator_error = ''
 
   def start(self) -> None:
     deadline = time.monotonic() + self.membership.join_secs
@@ -466,10 +482,10 @@ class WorkerMonitor(PeerMonitor):
     if self._connection:
       self._connection.close()
 
-  def _announce(self, code: int) -> None:
+  def _announce(self, code: int, error: str) -> None:
     if self._connection:
       with contextlib.suppress(OSError):
-        peer_connections.send(self._connection, {'exit': code})
+        peer_connections.send(self._connection, {'exit': code, 'error': error})
 
   def _connect(self) -> bool:
     """Connects to process 0; returns whether it answers.
@@ -527,6 +543,7 @@ class WorkerMonitor(PeerMonitor):
           host=self._coordinator_host,
           reason=reason,
           code=self._coordinator_code,
+          error=self._coordinator_error,
         )
       )
 
@@ -536,6 +553,7 @@ class WorkerMonitor(PeerMonitor):
       self.report(Loss(**loss))
       return
     self._coordinator_code = int(message['exit'])
+    self._coordinator_error = str(message['error'])
 
 
 def _processes(indices: Sequence[int]) -> str:

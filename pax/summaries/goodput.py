@@ -3,7 +3,8 @@
 
 A recorder assigns every moment of a process to exactly one activity and writes
 the sums to `goodput.jsonl`. Steps that a later process repeats are lost; the
-time between two processes is the time of the restart.
+time between two processes is the time of the restart, unless the job was
+finished.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ class Record(TypedDict, total=False):
   # Whether the process restored `step`, or saved a checkpoint of it.
   resumed: bool
   saved: bool
+  # Whether the process has nothing left to do.
+  finished: bool
 
 
 class Recorder:
@@ -92,6 +95,7 @@ class Recorder:
     self._waits = (0.0, 0.0)
     self._written_at = float('-inf')
     self._step: int | None = None
+    self._is_finished = False
     self._path = path
     self._file: jsonl.Appender | None = None
     self._earlier = [] if path is None else jsonl.repair(path, _parse)
@@ -122,6 +126,11 @@ class Recorder:
     self._step = step
     if self._clock() - self._written_at > _WRITE_SECS:
       self._write()
+
+  def mark_finished(self) -> None:
+    """Marks that no step is left: the time until another start is idle."""
+    self._is_finished = True
+    self._write()
 
   def input_wait(self) -> float | None:
     """Returns the share of the time of steps in which they wait for a batch.
@@ -183,13 +192,16 @@ class Recorder:
 
   def _record(self) -> Record:
     self._switch(self._activity)
-    return {
+    record: Record = {
       'attempt': self._attempt,
       'began': self._began,
       'time': self._last,
       'step': self._step,
       'seconds': dict(self._seconds),
     }
+    if self._is_finished:
+      record['finished'] = True
+    return record
 
 
 class _Activity:
@@ -219,7 +231,8 @@ class Goodput:
 
   # Seconds by activity; they sum to `wall_secs`.
   seconds: Mapping[str, float]
-  # From the start of the first process to the last record.
+  # From the start of the first process to the last record, without the time
+  # between the end of a finished job and its next start.
   wall_secs: float
   # Number of processes.
   attempts: int
@@ -243,12 +256,13 @@ def summarize(records: Sequence[Record]) -> Goodput | None:
 
 def _of_attempts(attempts: Sequence[Sequence[Record]]) -> Goodput:
   seconds: dict[str, float] = dict.fromkeys(ACTIVITIES, 0.0)
-  end = attempts[0][0]['began']
+  previous: Record | None = None
   for i, attempt in enumerate(attempts):
     last = attempt[-1]
-    # Clocks may be set back; a restart takes no negative time.
-    seconds[RESTART] += max(0.0, last['began'] - end)
-    end = last['time']
+    if previous and not previous.get('finished'):
+      # Clocks may be set back; a restart takes no negative time.
+      seconds[RESTART] += max(0.0, last['began'] - previous['time'])
+    previous = last
     lost = _lost_seconds(attempt, attempts[i + 1 :])
     for activity, spent in last['seconds'].items():
       seconds[activity] += spent - lost.get(activity, 0.0)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TextIO
@@ -27,7 +28,10 @@ class _Line(NamedTuple):
 
 
 class Progress:
-  """Shows step, metrics, speed, utilization and estimated time of arrival."""
+  """Shows step, metrics, speed, utilization and estimated time of arrival.
+
+  Any thread may call its methods: that which writes checkpoints prints, too.
+  """
 
   def __init__(
     self,
@@ -45,6 +49,7 @@ class Progress:
     self._total_steps = total_steps
     self._fixed_stream = stream
     self._clock = clock
+    self._lock = threading.Lock()
     self._line = _Line([], None)
     self._drawn_at = float('-inf')
     self._batches_printed_at = clock()
@@ -78,12 +83,13 @@ class Progress:
       mfu=mfu,
       input_wait=input_wait,
     )
-    self._line = _Line(parts, min(1.0, step / max(1, self._total_steps)))
     logging.info('%s', line_text(parts))
-    if not live_line.can_redraw(self._stream):
-      print(line_text(parts), file=self._stream, flush=True)
-    elif self._clock() - self._drawn_at >= _REDRAW_SECONDS:
-      self._draw(self._line)
+    with self._lock:
+      self._line = _Line(parts, min(1.0, step / max(1, self._total_steps)))
+      if not live_line.can_redraw(self._stream):
+        print(line_text(parts), file=self._stream, flush=True)
+      elif self._clock() - self._drawn_at >= _REDRAW_SECONDS:
+        self._draw(self._line)
 
   def batches(self, label: str, done: int, total: int | None = None) -> None:
     """Shows the progress of an evaluation; once a minute without a terminal.
@@ -103,26 +109,29 @@ class Progress:
         self._batches_printed_at = now
         self.print(line_text(parts))
     elif now - self._drawn_at >= _REDRAW_SECONDS:
-      self._draw(_Line(parts, None if total is None else done / total))
+      with self._lock:
+        self._draw(_Line(parts, None if total is None else done / total))
 
   def print(self, text: str) -> None:
     """Prints `text` above the line, and logs it."""
     logging.info('%s', text)
-    if self._live is None:
-      print(text, file=self._stream, flush=True)
-      return
-    self._live.print(text)
-    if self._line.parts:
-      self._draw(self._line)
+    with self._lock:
+      if self._live is None:
+        print(text, file=self._stream, flush=True)
+        return
+      self._live.print(text)
+      if self._line.parts:
+        self._draw(self._line)
 
   def close(self) -> None:
     """Ends the last line."""
-    if self._live is not None:
-      if self._line.parts:
-        self._draw(self._line)
-      self._live.close()
-    self._live = None
-    self._line = _Line([], None)
+    with self._lock:
+      if self._live is not None:
+        if self._line.parts:
+          self._draw(self._line)
+        self._live.close()
+      self._live = None
+      self._line = _Line([], None)
 
   @property
   def _stream(self) -> TextIO:

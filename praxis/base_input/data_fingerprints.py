@@ -51,28 +51,38 @@ def detach_all(state: Any) -> Any:
   return {name: detach_all(value) for name, value in state.items()}
 
 
-def check(name: str, saved: Fingerprint, current: Fingerprint) -> None:
+def check(
+  name: str,
+  saved: Fingerprint,
+  current: Fingerprint,
+  advice: Mapping[str, str],
+) -> None:
   """Compares the properties that both fingerprints have.
 
   Args:
     name: Name of the input.
     saved: The fingerprint of a saved state; {} accepts all data.
     current: The fingerprint of the data of the input.
+    advice: How to change a property on the way, by its name.
 
   Raises:
     ChangedDataError: The data changed.
   """
   current = json.loads(json.dumps(dict(current)))
-  changes = [
-    f'{key} was {_text(saved[key])}, is {_text(current[key])}'
-    for key in saved
-    if key in current and saved[key] != current[key]
+  changed = [
+    key for key in saved if key in current and saved[key] != current[key]
   ]
-  if changes:
-    described = '; '.join(changes)
+  if changed:
+    described = '; '.join(
+      f'{key} was {_text(saved[key])}, is {_text(current[key])}'
+      for key in changed
+    )
+    # Properties may have the same advice.
+    advised = dict.fromkeys(advice[key] for key in changed if key in advice)
+    ways = ', '.join(['Restore them', *advised])
     raise ChangedDataError(
       f'the data of input {name!r} must be those of its saved state, but'
-      f' {described}. Restore them, or continue at the same position of the'
+      f' {described}. {ways}, or continue at the same position of the'
       ' changed data by --accept_changed_data',
       f'input {name!r}: {described}',
     )

@@ -101,6 +101,9 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
 
   # Whether `batch_size` is required.
   _VALIDATE_BATCH_SIZE_NOT_NONE: ClassVar[bool] = True
+  # How to change a property of `data_fingerprint` on the way, by its name, for
+  # the error that it changed.
+  CHANGE_ADVICE: ClassVar[Mapping[str, str]] = {}
 
   # Examples per batch and host.
   batch_size: int | None = value_domains.field(None, ge=1)
@@ -240,21 +243,20 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
       UnknownStateError: the input is not resumable, and a batch was peeked.
       NotImplementedError: the input is not resumable.
     """
-    if self._peeked is None:
-      state = self._get_state_internal()
-    elif self.has_large_state:
-      state = {
-        _STATE_KEY: self._get_state_internal(),
-        _PEEKED_KEY: _batch_to_state(self._peeked),
-      }
+    if self._peeked is None or self.has_large_state:
+      position = self._get_state_internal()
     elif self._state_before_peek is None:
       raise UnknownStateError(
         f'the state of {self.name!r} before its peeked batch is unknown; give '
         f'{type(self).__name__} _get_state_internal, or take the batch first'
       )
     else:
-      state = self._state_before_peek
-    return data_fingerprints.attach(state, self.data_fingerprint_before(state))
+      position = self._state_before_peek
+    fingerprint = self.data_fingerprint_before(position)
+    state = position
+    if self._peeked is not None and self.has_large_state:
+      state = {_STATE_KEY: position, _PEEKED_KEY: _batch_to_state(self._peeked)}
+    return data_fingerprints.attach(state, fingerprint)
 
   def set_state(self, state: State) -> None:
     """Restores the position of `get_state`.
@@ -265,10 +267,12 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
     self._peeked = self._state_before_peek = None
     state, num_batches = _unwrap(state, _NUM_BATCHES_KEY)
     state, fingerprint = data_fingerprints.detach(state)
+    state, peeked = _unwrap(state, _PEEKED_KEY)
     if fingerprint:
       current = self.data_fingerprint_before(state)
-      data_fingerprints.check(self.name, fingerprint, current)
-    state, peeked = _unwrap(state, _PEEKED_KEY)
+      data_fingerprints.check(
+        self.name, fingerprint, current, self.CHANGE_ADVICE
+      )
     self._set_state_internal(state)
     if peeked is not None:
       self._peeked = _batch_from_state(peeked)

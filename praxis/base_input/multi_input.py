@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from praxis import base_hyperparams, pax_fiddle, py_utils, pytypes
+from praxis.base_input import data_fingerprints
 from praxis.base_input.input_pipeline import BaseInput, State, Vocabulary
 
 NestedMap = py_utils.NestedMap
@@ -126,6 +127,12 @@ class MultiInput(BaseInput):
       for name, child in self._inputs.items()
       for feature, size in child.vocabulary_sizes().items()
     }
+
+  def data_fingerprint_before(
+    self, state: State
+  ) -> data_fingerprints.Fingerprint:
+    # An input that is not in the state is another error, of `set_state`.
+    return {'inputs': sorted(self._inputs.keys() & state.keys())}
 
   def _child_params(
     self, name: str, params: pax_fiddle.Config[BaseInput]

@@ -148,6 +148,7 @@ def test_the_failure_of_one_ends_both(tmp_path):
   assert 'the disk with the data is gone' in ended[1].stderr
   message = (
     r'pax: error: process 1 of 2 \(host .+\) ended with exit code 1; this'
+    r' .* Its error: .*the disk with the data is gone'
   )
   assert re.search(message, ended[0].stderr), ended[0].stderr
 

@@ -60,6 +60,10 @@ def test_a_signal_saves_and_the_run_goes_on(tmp_path, straight, number):
   log = (tmp_path / 'logs' / 'train_0.log').read_text()
   lines = [x for x in ended.stderr.splitlines() if x.startswith('step ')]
   assert lines and all(line in log for line in lines)
+  checkpoint = tmp_path / 'checkpoints' / f'checkpoint_{newest:08d}'
+  assert lines[0] == f'step {newest}: restored from {checkpoint}'
+  last = binary.checkpoint_names(tmp_path)[-1]
+  assert f': saved in {checkpoint.with_name(last)}\n' in ended.stderr
 
 
 def test_a_signal_saves_and_training_continues(tmp_path, straight):

@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from absl import logging as absl_logging
 from flax import serialization
 
 from praxis.nested_map import NestedMap
@@ -156,13 +155,9 @@ def test_flax_state_has_lists_by_index():
 
 
 def test_vlog_logs_the_debug_string(caplog):
-  before = absl_logging.get_verbosity()
-  absl_logging.set_verbosity(1)
-  try:
-    sample().VLog(prefix='p:')
-    sample().VLog(level=2)
-  finally:
-    absl_logging.set_verbosity(before)
+  caplog.set_level('DEBUG', logger='absl')
+  sample().VLog(prefix='p:')
+  sample().VLog(level=2)
   assert [r.getMessage() for r in caplog.records] == [
     f'p: {line}' for line in sample().DebugString().splitlines()
   ]

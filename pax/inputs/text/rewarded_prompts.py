@@ -17,6 +17,7 @@ from pax.inputs.rows import index_permutation, packing
 from pax.inputs.text import conversations
 from pax.inputs.tokens import chat_templates
 from praxis import lazy_loader, py_utils, value_domains
+from praxis.base_input.rewards import REWARD, REWARD_STD
 
 NestedMap = py_utils.NestedMap
 Examples = Sequence[conversations.Fields]
@@ -24,10 +25,6 @@ Examples = Sequence[conversations.Fields]
 RewardFn = Callable[[Examples, Sequence[str]], Sequence[float]]
 
 _MESSAGES = 'messages'
-# Name of the weighted sum of the terms of a reward, and their prefix.
-_REWARD = 'reward'
-# The metric `reward_std` is that of their deviation.
-_STD = 'std'
 _NUMBER = value_domains.Interval()
 
 
@@ -139,11 +136,9 @@ class RewardedPromptInput(conversations.ConversationInput):
     weights = np.array(list(self.reward_functions.values()), np.float32)
     total = weights @ np.stack(list(terms.values()))
     if len(terms) == 1:
-      return {_REWARD: total}
-    named = {
-      f'{_REWARD}_{_short_name(name)}': term for name, term in terms.items()
-    }
-    return {_REWARD: total, **named}
+      return {REWARD: total}
+    named = {_term_name(name): term for name, term in terms.items()}
+    return {REWARD: total, **named}
 
   def prompt_of(self, place: str, fields: conversations.Fields) -> bytes:
     prompt = self._prompt(place, fields)
@@ -215,9 +210,9 @@ class RewardedPromptInput(conversations.ConversationInput):
     return prompt
 
 
-def _short_name(function: str) -> str:
+def _term_name(function: str) -> str:
   """Returns the name of `module:function` in metrics."""
-  return function.partition(':')[2]
+  return f'{REWARD}_{function.partition(":")[2]}'
 
 
 def _check_functions(functions: Mapping[str, float], name: str | None) -> None:
@@ -236,11 +231,12 @@ def _check_functions(functions: Mapping[str, float], name: str | None) -> None:
       f' weight, got {functions!r}; set REWARDS, e.g. to'
       ' {"my_rewards:is_right": 1.0}'
     )
-  names = [_short_name(function) for function in functions]
-  if len(names) > 1 and (len({*names}) < len(names) or _STD in names):
+  names = [_term_name(function) for function in functions]
+  if len(names) > 1 and (len({*names}) < len(names) or REWARD_STD in names):
     raise ValueError(
-      f'reward functions must have different names, none of them {_STD!r}, for'
-      f' their metrics, got {", ".join(functions)}; rename one'
+      'reward functions must have different names in metrics, none of them'
+      f' {REWARD_STD!r}, got {", ".join(names)} for {", ".join(functions)};'
+      ' rename one'
     )
 
 

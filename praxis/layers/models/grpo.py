@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import enum
-from typing import Any, ClassVar, Protocol, cast, runtime_checkable
+from typing import Any, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from praxis import base_layer, base_model, pax_fiddle, value_domains
+from praxis.base_input import rewards as rewards_lib
 from praxis.layers.embedding_softmax import time_chunks, xent
 from praxis.layers.models import (
   decode_output,
@@ -45,16 +46,6 @@ class RatioLevel(enum.StrEnum):
   TOKEN = 'token'
   # The geometric mean over the tokens of a sample (GSPO, arXiv:2507.18071).
   SEQUENCE = 'sequence'
-
-
-@runtime_checkable
-class RewardedPrompts(Protocol):
-  """An input whose prompts have rewards for their responses."""
-
-  def rewards(
-    self, prompt_indices: Int[np.ndarray, ' N'], responses: list[str]
-  ) -> dict[str, Float[np.ndarray, ' N']]:
-    """Returns the reward of each response, `reward`, and its terms by name."""
 
 
 class LanguageModelGRPO(language_model.LanguageModel):
@@ -195,7 +186,7 @@ class LanguageModelGRPO(language_model.LanguageModel):
       decode_out: the output of `decode`, with prompt_index, [B].
     """
     metrics, pairs, more = super().process_decode_out(input_obj, decode_out)
-    if not isinstance(input_obj, RewardedPrompts) or not pairs:
+    if not isinstance(input_obj, rewards_lib.RewardedPrompts) or not pairs:
       return metrics, pairs, more
     rows = decode_output.non_padding_rows(decode_out)
     rewards = input_obj.rewards(

@@ -44,8 +44,17 @@ def test_without_a_name_it_is_the_machine_that_the_mesh_is():
 
 
 def test_a_mesh_that_is_no_machine():
-  with pytest.raises(ValueError, match=r'4 devices and v4-128 has 64.*v4-8'):
+  message = r'mesh \[1, 2, 2\] has 4 devices and v4-128 has 64.*v4-8'
+  with pytest.raises(ValueError, match=message):
     create('v4-128', 'ICI_MESH_SHAPE=[1,2,2]')
+
+
+def test_a_mesh_of_several_slices_that_is_no_machine():
+  message = r'mesh \[1, 2, 2\] x \[2, 1, 1\] has 8 devices and v4-128 has 64'
+  with pytest.raises(ValueError, match=message):
+    create(
+      'v4-128', 'ICI_MESH_SHAPE=[1,2,2]', 'task.model.dcn_mesh_shape=[2,1,1]'
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,5 +66,6 @@ def test_the_machine_that_is_advised_is_of_the_same_platform(name, fitting):
 
 
 def test_slices_that_the_mesh_does_not_have():
-  with pytest.raises(ValueError, match='has 2 slices and dcn_mesh_shape'):
+  message = r'has 2 slices and the mesh \[1, 8, 1\] has 1; set ICI_MESH_SHAPE'
+  with pytest.raises(ValueError, match=message):
     create('v4-8x2', 'ICI_MESH_SHAPE=[1,8,1]')

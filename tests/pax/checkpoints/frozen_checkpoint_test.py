@@ -311,7 +311,7 @@ def test_damage_of_it_is_found(tmp_path, damage):
     entries = manifest.read(checkpoint)
     entries |= manifest.file_entries(checkpoint, [paths.METADATA_FILE])
     manifest.write(checkpoint, entries, 0, 1)
-    message = r"name '../job/\w+' as its frozen checkpoint"
+    message = r"must name a frozen checkpoint, .* got '../job/\w+'"
   with pytest.raises(checkpoints.CorruptCheckpointError, match=message):
     check_restored(tmp_path, 0, state(0))
 
@@ -363,7 +363,7 @@ def test_a_failed_save_writes_it_again(tmp_path):
   checkpointer = checkpoints.create_checkpointer(
     checkpoints.CheckpointOptions(save_interval_steps=5, asynchronous=False),
     str(tmp_path),
-    before_write=fail,
+    job=checkpoints.JobFunctions(before_write=fail),
   )
   checkpointer.set_frozen_leaves(FROZEN)
   with pytest.raises(checkpoints.CheckpointError, match='no space'):

@@ -49,6 +49,27 @@ def test_restores_on_another_number_of_devices(
   )
 
 
+def test_each_checkpoint_is_printed_when_it_is_saved_or_restored(tmp_path):
+  lines = []
+  saver, restorer = (
+    checkpoints.create_checkpointer(
+      checkpoints.CheckpointOptions(save_interval_steps=5),
+      str(tmp_path),
+      job=checkpoints.JobFunctions(print_line=lines.append),
+    )
+    for _ in range(2)
+  )
+  state = saved_states.state(1)
+  for step in (0, 3, 5):
+    saver.save(step, state)
+  saver.close()
+  folder = f'{tmp_path}/checkpoints'
+  saved = [f'step {k}: saved in {folder}/checkpoint_0000000{k}' for k in (0, 5)]
+  assert lines == saved
+  restorer.restore(trees.abstract(state))
+  assert lines[2:] == [f'step 5: restored from {folder}/checkpoint_00000005']
+
+
 def test_layout_of_the_leaf_kind(tmp_path):
   checkpoints_dir = saved_states.save(tmp_path, steps=(0,), use_ocdbt=False)
   directory = checkpoints_dir / 'checkpoint_00000000'
@@ -274,6 +295,14 @@ def test_weights_without_an_optimizer_are_named(tmp_path):
   checkpointer.close()
 
 
+def test_a_directory_without_checkpoints_is_no_source(tmp_path):
+  message = 'no checkpoint in .*/checkpoints; available steps: none; give the'
+  with pytest.raises(checkpoints.CheckpointError, match=message):
+    saved_states.checkpointer(tmp_path).restore(
+      trees.abstract(saved_states.state(1))
+    )
+
+
 def test_an_unknown_step_lists_those_there_are(tmp_path):
   saved_states.save(tmp_path)
   with pytest.raises(
@@ -294,7 +323,10 @@ def test_a_checkpoint_in_place_of_its_folder_is_named(tmp_path, kind):
     reading.find_checkpoint(path)
   (tmp_path / 'a.yaml').touch()
   for name in ('a.yaml', 'checkpoint_400'):
-    with pytest.raises(checkpoints.CheckpointError, match='steps: none$'):
+    with pytest.raises(
+      checkpoints.CheckpointError,
+      match='steps: none; give the directory of a job',
+    ):
       reading.find_checkpoint(tmp_path / name)
 
 
@@ -374,14 +406,6 @@ def test_digit_directories_are_read(tmp_path):
     .step
     == 5
   )
-
-
-def test_noop_has_nothing():
-  checkpointer = checkpoints.NoopCheckpointer()
-  assert not checkpointer.save(0, {}, force=True)
-  assert checkpointer.latest_step() is None
-  checkpointer.wait()
-  checkpointer.close()
 
 
 def test_abandons_a_write_that_does_not_end(tmp_path, monkeypatch):

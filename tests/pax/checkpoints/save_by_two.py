@@ -42,7 +42,7 @@ def main(address: str, process: str, directory: str) -> None:
   checkpointer = checkpoints.create_checkpointer(
     checkpoints.CheckpointOptions(save_interval_steps=2, timeout_secs=60),
     directory,
-    before_write=fail,
+    job=checkpoints.JobFunctions(before_write=fail),
   )
   state = _state()
   messages = {}

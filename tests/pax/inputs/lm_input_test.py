@@ -171,6 +171,9 @@ def test_a_state_of_other_data_is_refused(folder, change):
     changed.set_state(state)
   assert "input 'train'" in str(e.value)
   assert '--accept_changed_data' in str(e.value)
+  advice = 'set TRAIN_DATA_STAGES to change them from a row on'
+  is_mixture = change in ('files', 'more files', 'order', 'weights')
+  assert str(e.value).count(advice) == is_mixture
   # A state without fingerprint, as of older versions, and accepted data.
   changed.set_state({'examples': 8})
   changed.set_state(data_fingerprints.detach_all(state))

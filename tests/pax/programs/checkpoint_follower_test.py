@@ -244,7 +244,7 @@ def test_says_once_what_it_waits_for(tmp_path):
   lines = []
   more = Preemption(at_4=lambda: _save(tmp_path, 20, 30))
   source = _following(
-    tmp_path, first_step=20, preemption=more, tell=lines.append
+    tmp_path, first_step=20, preemption=more, print_line=lines.append
   )
   assert _seen(source) == [(30, True)]
   assert lines == [

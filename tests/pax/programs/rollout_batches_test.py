@@ -37,8 +37,9 @@ def test_rows_have_the_responses_as_labels():
 @pytest.mark.parametrize('normalizes', [False, True])
 def test_advantages_compare_the_samples_of_a_prompt(normalizes):
   rewards = np.array([1, 0, 0, 1, 5, 5, 5, 5, 0, 3, 0, 1], np.float32)
+  deviations = rollout_batches.deviations(rewards, 4)
   advantages = rollout_batches.advantages(
-    rewards, 4, normalizes_deviation=normalizes
+    rewards, 4, deviations if normalizes else None
   )
   expected = []
   for group in np.split(rewards.astype(np.float64), 3):

@@ -81,6 +81,14 @@ def _program(tmp_path, task=None, options=None, **fields):
   return program, partitioner, inp
 
 
+def _normalized(rewards):
+  """Returns the advantages of rewards, of four samples of each prompt."""
+  groups = rewards.reshape(-1, 4)
+  centered = groups - groups.mean(axis=1, keepdims=True)
+  deviations = np.sqrt(np.sum(centered**2, axis=1, keepdims=True) / 3)
+  return (centered / (deviations + 1e-4)).reshape(-1)
+
+
 def test_a_step_learns_from_what_the_policy_has_sampled(tmp_path, monkeypatch):
   program, partitioner, inp = _program(tmp_path)
   seen = {}
@@ -113,11 +121,13 @@ def test_a_step_learns_from_what_the_policy_has_sampled(tmp_path, monkeypatch):
   responses = inp.ids_to_strings(samples.responses(), samples.response_lengths)
   rewards = np.array(share_of_low_bytes(None, responses))
   np.testing.assert_allclose(
-    batch.advantages,
-    rollout_batches.advantages(rewards.astype(np.float32), 4),
-    rtol=1e-5,
+    batch.advantages, _normalized(rewards), rtol=1e-5, atol=1e-6
   )
   scalars = output.weighted_scalars
+  deviations = np.std(rewards.reshape(2, 4), axis=1, ddof=1)
+  np.testing.assert_allclose(
+    scalars['reward_std'], [deviations.mean(), 2], rtol=1e-5
+  )
   np.testing.assert_allclose(scalars['reward'][0], rewards.mean(), rtol=1e-5)
   np.testing.assert_allclose(
     scalars['truncated'][0], np.mean(last != _EOS), rtol=1e-6
@@ -292,9 +302,7 @@ def test_nothing_is_learned_from_truncated_samples(tmp_path, monkeypatch):
   rewards = np.array(share_of_low_bytes(None, texts)) + penalties
   np.testing.assert_allclose(scalars['reward'][0], rewards.mean(), rtol=1e-5)
   np.testing.assert_allclose(
-    batch.advantages,
-    rollout_batches.advantages(rewards.astype(np.float32), 4),
-    rtol=1e-4,
+    batch.advantages, _normalized(rewards), rtol=1e-4, atol=1e-6
   )
 
 

@@ -16,13 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pax import checkpoints, io_utils, programs, summaries
+from pax import io_utils, programs, summaries
 from pax.programs import early_stopping, eval_runner, program, step_status
 from pax.programs import train as train_program
 from pax.programs.jobs import Outcome, TrainJob
 from pax.steps import step_types
 from praxis import base_input, py_utils
 from tests.pax.programs import host_partitioner
+from tests.testing import noop_checkpointer
 
 NestedMap = py_utils.NestedMap
 
@@ -49,7 +50,7 @@ class Counting(base_input.BaseInput):
     self._count = state['count']
 
 
-class Recorder(checkpoints.NoopCheckpointer):
+class Recorder(noop_checkpointer.NoopCheckpointer):
   """Remembers what the loop asked to be saved."""
 
   def __init__(self):

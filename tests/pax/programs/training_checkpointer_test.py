@@ -10,6 +10,7 @@ import pytest
 
 from pax import checkpoints, summaries
 from pax.programs import initial_state, training_checkpointer
+from tests.testing import noop_checkpointer
 
 
 class Computing:
@@ -25,7 +26,7 @@ class Computing:
     return self
 
 
-class TwoSeconds(checkpoints.NoopCheckpointer):
+class TwoSeconds(noop_checkpointer.NoopCheckpointer):
   """Waits for each state, as the copy to the host does, and two seconds."""
 
   def __init__(self, clock, every):
@@ -67,7 +68,21 @@ def test_the_ledger_separates_steps_from_saves():
   assert seconds['step'] == 2 * 7
 
 
-class RenamedFolder(checkpoints.NoopCheckpointer):
+def test_the_ledger_is_finished_by_the_final_save():
+  recorder = summaries.goodput.Recorder(None)
+  checkpointer = training_checkpointer.TrainingCheckpointer(
+    types.SimpleNamespace(
+      checkpoints=noop_checkpointer.NoopCheckpointer(),
+      goodput=recorder,
+      preemption=types.SimpleNamespace(begin_saving=lambda: None),
+    )
+  )
+  assert 'finished' not in recorder._record()
+  checkpointer.save_final(3, partitioned_train_state=None)
+  assert recorder._record()['finished']
+
+
+class RenamedFolder(noop_checkpointer.NoopCheckpointer):
   """Has the state of step 5, under the name of another step."""
 
   def __init__(self, step):

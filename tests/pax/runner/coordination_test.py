@@ -47,3 +47,4 @@ def test_an_exception_of_a_script_is_the_end_of_both():
   assert [first.returncode, second.returncode] == [1, 1], first.stderr
   assert 'ValueError: process 1 fails' in second.stderr
   assert 'ended with exit code 1;' in first.stderr
+  assert '. Its error: process 1 fails' in first.stderr

@@ -21,7 +21,10 @@ OPTIONS = checkpoints.CheckpointOptions(save_interval_steps=2)
 def _checkpointer(directory, emergency_dir=None, before_write=lambda: None):
   kind = checkpoints.CheckpointType.GDA
   inner = checkpoints.create_checkpointer(
-    OPTIONS, str(directory.path), kind, before_write
+    OPTIONS,
+    str(directory.path),
+    kind,
+    job=checkpoints.JobFunctions(before_write=before_write),
   )
   target = emergency_dir and emergency.EmergencyDir(
     emergency_dir, kind, OPTIONS
@@ -150,6 +153,8 @@ def test_the_emergency_directory_is_checked(tmp_path):
   (tmp_path / 'b/c/checkpoints/checkpoint_00000007').mkdir(parents=True)
   with pytest.raises(UsageError, match='has a checkpoint of step 7'):
     check('b/c')
+  with pytest.raises(UsageError, match='got a URL; use a mounted directory'):
+    emergency.check_emergency_dir('gs://bucket/b', str(tmp_path / 'a'))
 
 
 @pytest.mark.parametrize('flags', [{'mode': 'eval'}, {'study': 'local'}])

@@ -74,6 +74,9 @@ def test_the_second_process_went_on_from_the_checkpoint(job):
   resumed = [r['step'] for r in records if r.get('resumed')]
   assert resumed == [0, 10]
   assert records[-1]['step'] == 20
+  # The first process has failed.
+  assert {r['attempt'] for r in records if r.get('finished')} == {1}
+  assert records[-1]['finished']
 
 
 def test_tensorboard_has_words_about_the_model(job):

@@ -22,16 +22,12 @@ from pax.runner import job_dir, job_lock, job_log, lease
 from tests.testing import coordination_store
 
 
-def test_makes_the_directory_and_logs_into_it(tmp_path):
+def test_makes_the_directory_and_logs_into_it(tmp_path, caplog):
   path = str(tmp_path / 'a' / 'b')
-  verbosity = logging.get_verbosity()
-  logging.set_verbosity(logging.INFO)
-  try:
-    with job_dir.open_job_dir(path, 3):
-      logging.info('hello')
-    logging.info('too late')
-  finally:
-    logging.set_verbosity(verbosity)
+  caplog.set_level('INFO', logger='absl')
+  with job_dir.open_job_dir(path, 3):
+    logging.info('hello')
+  logging.info('too late')
   text = job_log.log_file(path, 3).read_text()
   assert 'hello' in text and 'too late' not in text
 

@@ -132,11 +132,16 @@ def test_an_error_of_one_is_the_end_of_the_others(jobs, index, code, expected):
     threading.Thread(
       target=monitor.await_verdict, args=(TIMEOUT_SECS,), daemon=True
     ).start()
-  failed.announce_exit(code)
+  # Longer than a line of the protocol.
+  failed.announce_exit(code, 'the disk\nis full ' + 999 * '\u00e9')
   die(failed)
   assert [ended(monitor) for monitor in monitors] == [expected] * 2
-  message = f'process {index} of 3 (host {HOST}) ended with exit code {code};'
-  assert sum(message in text for text in jobs.messages) == 2
+  message = (
+    f'process {index} of 3 (host {HOST}) ended with exit code {code}; this'
+    ' process cannot continue without it; start all processes again to resume'
+    ' from the newest checkpoint. Its error: the disk is full \u00e9\u00e9'
+  )
+  assert [text[: len(message)] for text in jobs.messages] == [message] * 2
 
 
 def test_a_process_with_an_error_of_its_own_has_time_for_it(jobs, monkeypatch):
@@ -166,6 +171,7 @@ def test_a_process_that_stops_alone_is_missed(jobs):
   die(second)
   assert ended(first) == 76
   assert 'ended with exit code 75' in jobs.messages[0]
+  assert 'error' not in jobs.messages[0]
 
 
 def test_a_finished_process_keeps_its_code(jobs):

@@ -133,6 +133,24 @@ def test_the_end_of_a_preempted_process_is_not_lost(tmp_path, clock):
   assert seconds['eval'] == 9
 
 
+def test_the_time_after_a_finished_job_is_idle(tmp_path, clock):
+  path = str(tmp_path / goodput.GOODPUT_FILE)
+  idle = 0
+  for is_finished, pause in ((True, 1000), (False, 60), (True, 500)):
+    recorder = attempt(path, clock, 0, 10)
+    if is_finished:
+      recorder.mark_finished()
+      idle += pause
+    with recorder.record(goodput.CHECKPOINT):
+      clock.spend(4)
+    recorder.close()
+    clock.spend(pause)
+  attempt(path, clock, 10, 20).close()
+  found = goodput.summarize(goodput.read(path))
+  assert found.seconds['restart'] == 60
+  assert found.wall_secs == clock.now - 1000 - idle
+
+
 def test_a_line_for_people(tmp_path, clock):
   path = str(tmp_path / goodput.GOODPUT_FILE)
   attempt(path, clock, 0, 200).close()

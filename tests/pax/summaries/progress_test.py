@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import threading
+import time
 
 import pytest
 
@@ -43,6 +45,33 @@ def test_a_pipe_gets_plain_lines():
   assert (first, note) == ('step 1/3  loss 1.0000', 'evaluated')
   assert second.startswith('step 2/3  loss 0.5000  2.00 steps/s')
   assert '\x1b' not in stream.getvalue()
+
+
+class SlowPipe(io.StringIO):
+  """Lets other threads write after each of its writes."""
+
+  def write(self, text):
+    count = super().write(text)
+    time.sleep(0.02)
+    return count
+
+
+def test_lines_of_several_threads_are_whole():
+  shown = progress.Progress(9, SlowPipe())
+  threads = [
+    threading.Thread(target=shown.print, args=(f'saved {i}',)) for i in range(3)
+  ]
+  for thread in threads:
+    thread.start()
+  shown.update(1, {'loss': 1.0})
+  for thread in threads:
+    thread.join()
+  assert sorted(shown._stream.getvalue().splitlines()) == [
+    'saved 0',
+    'saved 1',
+    'saved 2',
+    'step 1/9  loss 1.0000',
+  ]
 
 
 def test_a_pipe_gets_a_line_for_each_minute_of_an_evaluation():

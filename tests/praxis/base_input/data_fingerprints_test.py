@@ -70,14 +70,15 @@ def test_states_and_inputs_without_fingerprint_go_on():
   assert make(data='', count=5).get_state() == {'count': 5}
 
 
-def test_components_have_their_own_fingerprints():
-  def multi(data: str) -> base_input.MultiInput:
-    return base_input.MultiInput.config(
-      input_to_params={
-        name: Counter.config(batch_size=1, data=data) for name in 'xy'
-      }
-    ).Instantiate()
+def multi(data: str, names: str = 'xy') -> base_input.MultiInput:
+  return base_input.MultiInput.config(
+    input_to_params={
+      name: Counter.config(batch_size=1, data=data) for name in names
+    }
+  ).Instantiate()
 
+
+def test_components_have_their_own_fingerprints():
   source = multi('a')
   source.get_next()
   state = save(source)
@@ -90,3 +91,26 @@ def test_components_have_their_own_fingerprints():
   nested = base_input.advance_state(state, 1)
   other.set_state(data_fingerprints.detach_all(nested))
   assert other.get_next().x.count.tolist() == [[3]]
+
+
+@pytest.mark.parametrize('is_large', [False, True])
+def test_a_component_may_only_be_removed_as_changed_data(is_large, monkeypatch):
+  monkeypatch.setattr(Counter, 'has_large_state', is_large)
+  source = multi('a')
+  source.get_next_padded()
+  source.peek_padded()
+  text = base_input.state_to_json(source.get_state())
+  state = base_input.state_from_json(text)
+  fewer = multi('a', names='x')
+  message = r'inputs was \["x", "y"\], is \["x"\][.] Restore .*--accept_changed'
+  with pytest.raises(data_fingerprints.ChangedDataError, match=message):
+    fewer.set_state(state)
+  fewer.set_state(data_fingerprints.detach_all(state))
+  assert fewer.get_next_padded().x.count.tolist() == [[2]]
+
+
+def test_a_component_without_state_is_no_changed_data():
+  state = save(multi('a', names='x'))
+  with pytest.raises(ValueError, match=r"\['y'\] have no state") as e:
+    multi('a').set_state(state)
+  assert not isinstance(e.value, data_fingerprints.ChangedDataError)

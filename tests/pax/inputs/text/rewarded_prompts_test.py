@@ -221,11 +221,11 @@ def test_a_reward_is_a_finite_number_for_each_response(tmp_path, function):
     ({'reward_functions': {f'{_HERE}:length': 'a'}}, "got .*'a'}; set REWARDS"),
     (
       {'reward_functions': {f'{_HERE}:length': 1.0, 'my_module:length': 1.0}},
-      'different names, .* got .*:length, my_module:length; rename one',
+      'got reward_length, reward_length for .*:length, my_module:length;',
     ),
     (
       {'reward_functions': {f'{_HERE}:length': 1.0, f'{_HERE}:std': 1.0}},
-      "none of them 'std'",
+      "none of them 'reward_std', got reward_length, reward_std for",
     ),
     ({'batch_size': 3}, 'multiple of 2 rows'),
     ({'max_prompt_len': 12}, 'leaves room for a response'),
