@@ -269,8 +269,8 @@ class _TimedCheckpointer:
 
 def _blocked_in_a_job(root: pathlib.Path, num_saves: int) -> dict[str, Any]:
   """Trains a language model that saves every five steps."""
-  from pax.programs import preemption
   from pax.programs import train as train_lib
+  from pax.programs.stopping import preemption
   from pax.runner import build_train, job_dir, job_setup
   from pax.runner.options import RunOptions
 

@@ -155,8 +155,9 @@ def _measure(
   every_other: int | None = None,
 ) -> tuple[_Recorder, Any]:
   """Returns the times of the steps of the program, and the job."""
-  from pax.programs import preemption, train_program
   from pax.programs import train as train_lib
+  from pax.programs import train_program
+  from pax.programs.stopping import preemption
   from pax.runner import build_train, job_dir, job_setup
   from pax.runner.options import RunOptions
 

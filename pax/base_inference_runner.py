@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import jax
 
-from pax import tf_records, train_states
+from pax import train_states
+from pax.files import tf_records
 from pax.train_states import Variables
 from praxis import base_hyperparams, base_layer, base_model, py_utils, pytypes
 

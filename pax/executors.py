@@ -12,7 +12,8 @@ from typing import Any
 
 import jax
 
-from pax import base_executor, partitioning, side_files, summaries, tasks_lib
+from pax import base_executor, partitioning, summaries, tasks_lib
+from pax.files import side_files
 from pax.inputs.rows import indexed
 from pax.partitioning import profile_guided, saved_step
 from pax.programs import (

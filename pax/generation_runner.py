@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from pax import base_inference_runner, tf_records, train_states
+from pax import base_inference_runner, train_states
+from pax.files import tf_records
 from pax.inputs.tokens import tokenizers
 from pax.train_states import Variables
 from praxis import base_layer, pax_fiddle, pytypes

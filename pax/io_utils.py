@@ -20,16 +20,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from pax import (
+from pax import tasks_lib
+from pax.checkpoints import reading
+from pax.files import (
   atomic_file,
   npz_trees,
   side_files,
   storage,
-  tasks_lib,
   tf_records,
   working_copy,
 )
-from pax.checkpoints import reading
 
 OutputFormatType = tasks_lib.OutputFormatType
 PathLike = str | os.PathLike[str]

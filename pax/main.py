@@ -22,7 +22,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pax import __version__, exit_codes, garbage_collection, storage
+from pax import __version__, exit_codes, garbage_collection
+from pax.files import storage
 from pax.runner import (
   command_line,
   error_report,

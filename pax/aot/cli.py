@@ -6,11 +6,11 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 
-from pax import atomic_file
 from pax.aot import analysis, remat, sweep
 from pax.aot import target as target_lib
 from pax.aot.report import html_report, text
 from pax.aot.report.step_report import Report
+from pax.files import atomic_file
 from pax.partitioning import saved_step
 from pax.runner import distributed, job_log
 from pax.runner.options import RunOptions, UsageError

@@ -16,9 +16,10 @@ from collections.abc import Iterator, Sequence
 from concurrent import futures
 from typing import Any
 
-from pax import exit_codes, experiment_registry, side_files
+from pax import exit_codes, experiment_registry
 from pax.aot import analysis, topology
 from pax.aot.report import table
+from pax.files import side_files
 from pax.runner import command_line, parent_death
 from pax.runner.options import RunOptions, UsageError
 

@@ -12,14 +12,15 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from pax import storage
 from pax.checkpoints import (
-  format_readers,
   frozen_checkpoint,
   metadata_copy,
   paths,
-  paxml_flax_format,
   read_deadline,
+)
+from pax.checkpoints.formats import (
+  format_readers,
+  paxml_flax_format,
   verification,
 )
 from pax.checkpoints.types import (
@@ -29,6 +30,7 @@ from pax.checkpoints.types import (
   LeafDict,
   Shapes,
 )
+from pax.files import storage
 from praxis import base_input
 from praxis.base_layer import QUANTIZED_SCALE_NAME_POSTFIX
 

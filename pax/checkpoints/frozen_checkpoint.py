@@ -16,7 +16,6 @@ from collections.abc import Collection
 
 from absl import logging
 
-from pax import storage
 from pax.checkpoints import paths
 from pax.checkpoints.types import (
   CheckpointError,
@@ -24,6 +23,7 @@ from pax.checkpoints.types import (
   LeafDict,
   State,
 )
+from pax.files import storage
 
 _NAME = re.compile(rf'{paths.FROZEN}\d+_[0-9a-f]{{8}}')
 

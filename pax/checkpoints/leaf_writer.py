@@ -10,16 +10,16 @@ from collections.abc import Iterable
 import jax
 import numpy as np
 
-from pax import atomic_file
-from pax.checkpoints import (
+from pax.checkpoints import paths
+from pax.checkpoints.formats import (
   host_arrays,
   layouts,
   manifest,
-  paths,
   tensorstore_format,
   verification,
 )
 from pax.checkpoints.types import CheckpointError
+from pax.files import atomic_file
 
 
 def write_leaves(

@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from pax import storage
 from pax.checkpoints import policy_networks
 from pax.checkpoints.types import CheckpointError, Shapes
+from pax.files import storage
 
 MAGNITUDE_DELTA = 'lora_magnitude_delta'
 

@@ -12,12 +12,11 @@ from typing import Any, Protocol
 import jax
 from absl import logging
 
-from pax import atomic_file, coordination_service, storage
+from pax import coordination_service
 from pax.checkpoints import (
   agreement,
   checkpoint_reader,
   frozen_checkpoint,
-  layouts,
   paths,
   pins,
   read_deadline,
@@ -27,6 +26,7 @@ from pax.checkpoints import (
   write_deadline,
   writing,
 )
+from pax.checkpoints.formats import layouts
 from pax.checkpoints.types import (
   CheckpointError,
   CheckpointOptions,
@@ -39,6 +39,7 @@ from pax.checkpoints.types import (
   Restored,
   State,
 )
+from pax.files import atomic_file, storage
 from praxis import base_input
 
 

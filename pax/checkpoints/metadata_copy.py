@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator
 
-from pax import storage, temporary_folders
-from pax.checkpoints import tensorstore_format
+from pax.checkpoints.formats import tensorstore_format
 from pax.checkpoints.types import CheckpointError
+from pax.files import storage, temporary_folders
 
 
 class MetadataCopy:

@@ -26,8 +26,8 @@ from typing import Any, TypeVar
 import jax
 from absl import logging
 
-from pax import atomic_file, storage, working_copy
 from pax.checkpoints.types import CheckpointType, LeafDict
+from pax.files import atomic_file, storage, working_copy
 
 PathT = TypeVar('PathT', pathlib.Path, storage.BucketPath)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pax import side_files, working_copy
+from pax.files import side_files, working_copy
 
 FILE = 'pinned_checkpoints.json'
 

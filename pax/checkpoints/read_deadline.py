@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from pax import storage
+from pax.files import storage
 
 # Looks at the counters per timeout, and the longest time between two.
 _LOOKS_PER_TIMEOUT = 20

@@ -9,14 +9,10 @@ from typing import Any
 import jax
 from absl import logging
 
-from pax import storage, working_copy
-from pax.checkpoints import (
-  checkpoint_reader,
-  manifest,
-  paths,
-  transformations,
-)
+from pax.checkpoints import checkpoint_reader, paths, transformations
+from pax.checkpoints.formats import manifest
 from pax.checkpoints.types import CheckpointError, InputState, State
+from pax.files import storage, working_copy
 
 Path = storage.Path
 

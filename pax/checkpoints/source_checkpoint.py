@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 
 import jax
 
-from pax import storage, train_states
+from pax import train_states
 from pax.checkpoints import checkpoint_reader, reading
 from pax.checkpoints.types import Shapes
+from pax.files import storage
 
 # Beginnings of the names of leaves.
 MDL_VARS = 'mdl_vars.'

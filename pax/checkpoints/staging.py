@@ -16,8 +16,8 @@ from typing import Protocol
 
 import jax
 
-from pax import storage, temporary_folders
 from pax.checkpoints import paths
+from pax.files import storage, temporary_folders
 
 Path = pathlib.Path
 

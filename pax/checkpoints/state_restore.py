@@ -16,7 +16,7 @@ import numpy as np
 from absl import logging
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from pax import storage, train_states
+from pax import train_states
 from pax.checkpoints import (
   low_rank_updates,
   paths,
@@ -26,6 +26,7 @@ from pax.checkpoints import (
 )
 from pax.checkpoints.checkpoint_reader import CheckpointReader
 from pax.checkpoints.types import CheckpointError, CheckpointType, State
+from pax.files import storage
 from praxis import py_utils
 
 TrainState = train_states.TrainState

@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 
-from pax import storage
 from pax.checkpoints import paths
 from pax.checkpoints.types import CheckpointTimeoutError
+from pax.files import storage
 
 # Looks at the files per timeout, and the longest time between two.
 _LOOKS_PER_TIMEOUT = 20

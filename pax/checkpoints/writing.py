@@ -21,15 +21,11 @@ from typing import Generic
 
 import jax
 
-from pax import coordination_service, storage
-from pax.checkpoints import (
-  agreement,
-  layouts,
-  manifest,
-  staging,
-  verification,
-)
+from pax import coordination_service
+from pax.checkpoints import agreement, staging
+from pax.checkpoints.formats import layouts, manifest, verification
 from pax.checkpoints.types import CheckpointError
+from pax.files import storage
 
 _POLL_SECS = 0.01
 # Network file systems show the files of other hosts with a delay.

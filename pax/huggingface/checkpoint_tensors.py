@@ -12,9 +12,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from pax import storage
 from pax.checkpoints import byte_groups, policy_networks
 from pax.checkpoints.checkpoint_reader import CheckpointReader
+from pax.files import storage
 from pax.huggingface import (
   families,
   low_rank_leaves,

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from pax import atomic_file
 from pax.checkpoints import leaf_writer, paths, reading
 from pax.checkpoints.types import CheckpointError, CheckpointType
+from pax.files import atomic_file
 from pax.huggingface import (
   checkpoint_tensors,
   model_folder,

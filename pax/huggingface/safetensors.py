@@ -26,7 +26,7 @@ from typing import Any, BinaryIO
 import ml_dtypes
 import numpy as np
 
-from pax import atomic_file
+from pax.files import atomic_file
 
 # The files of a model: one, or several and which has each tensor.
 SINGLE_FILE = 'model.safetensors'

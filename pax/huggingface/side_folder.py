@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any, overload
 
-from pax import atomic_file, side_files, storage
+from pax.files import atomic_file, side_files, storage
 from pax.huggingface import model_folder, safetensors, tensor_entries
 
 Path = pathlib.Path

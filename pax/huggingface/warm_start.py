@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 import jax
 import numpy as np
 
-from pax import storage
 from pax.checkpoints import (
   checkpoint_reader,
   init_from,
@@ -20,6 +19,7 @@ from pax.checkpoints import (
   source_checkpoint,
 )
 from pax.checkpoints.types import CheckpointError, Shapes
+from pax.files import storage
 from pax.huggingface import (
   adapter_leaves,
   checkpoint_tensors,

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from pax import side_files
+from pax.files import side_files
 from pax.steps import Batch
 
 _FILE = 'input_specs.json'

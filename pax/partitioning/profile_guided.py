@@ -21,7 +21,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.experimental import profiler as jax_profiler
 
-from pax import atomic_file, side_files, train_states, working_copy
+from pax import train_states
+from pax.files import atomic_file, side_files, working_copy
 from pax.partitioning.partitioned_step import PartitionedStep
 from pax.steps import Batch
 

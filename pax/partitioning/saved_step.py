@@ -18,7 +18,7 @@ from typing import Any
 import jax
 from jax.experimental import serialize_executable
 
-from pax import atomic_file, trusted_files
+from pax.files import atomic_file, trusted_files
 from pax.partitioning.partitioned_step import PartitionedStep
 
 _FORMAT = 2

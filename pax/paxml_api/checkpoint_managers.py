@@ -14,7 +14,7 @@ import jax
 from absl import logging
 from jax.experimental import multihost_utils
 
-from pax import storage, train_states
+from pax import train_states
 from pax.checkpoints import (
   manager,
   paths,
@@ -23,6 +23,7 @@ from pax.checkpoints import (
   transformations,
 )
 from pax.checkpoints.types import CheckpointError, CheckpointType, JobFunctions
+from pax.files import storage
 from pax.paxml_api import (
   checkpoint_metadata,
   checkpoint_version,

@@ -19,7 +19,8 @@ import jax.numpy as jnp
 from absl import logging
 
 from pax import train_states
-from pax.checkpoints import paths, verification
+from pax.checkpoints import paths
+from pax.checkpoints.formats import verification
 from pax.paxml_api import checkpoint_version
 from praxis import py_utils
 from praxis.pytypes import Nested

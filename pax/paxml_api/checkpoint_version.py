@@ -2,7 +2,7 @@
 """Versions of the layout of checkpoints.
 
 1.2 is Tensorstore's OCDBT format; 1.1 has a directory per array. Earlier ones
-are read too: `pax.checkpoints.layouts`.
+are read too: `pax.checkpoints.formats.layouts`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ import pathlib
 
 import jax
 
-from pax import side_files, train_states
+from pax import train_states
+from pax.files import side_files
 from pax.partitioning import TrainStateMetadata
 from pax.summaries import model_text, trees_text
 from praxis import base_hyperparams, base_model

@@ -17,10 +17,12 @@ from typing import Any, Protocol
 import jax
 from jax.sharding import Mesh
 
-from pax import coordination_service, storage, train_states
-from pax.checkpoints import layouts, paths, state_restore, writing
+from pax import coordination_service, train_states
+from pax.checkpoints import paths, state_restore, writing
 from pax.checkpoints.checkpoint_reader import CheckpointReader
+from pax.checkpoints.formats import layouts
 from pax.checkpoints.types import CheckpointError, CheckpointType
+from pax.files import storage
 from praxis import base_input
 from praxis.pytypes import Nested
 

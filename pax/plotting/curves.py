@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 
-from pax import storage
+from pax.files import storage
 from pax.summaries import goodput, plots, tags, writer
 
 TRAIN = 'train'

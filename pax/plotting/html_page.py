@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from pax import atomic_file
+from pax.files import atomic_file
 from pax.plotting import curves, html_template, png
 from pax.summaries import goodput, progress
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from pax import atomic_file
+from pax.files import atomic_file
 from pax.plotting import curves
 from pax.summaries import goodput
 

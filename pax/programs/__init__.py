@@ -25,7 +25,10 @@ from pax.programs.program import (
   get_eval_train_state,
   get_summary_base_dir,
 )
-from pax.programs.rollouts import RewardDecodeProgram, RolloutTrainProgram
+from pax.programs.rollouts.programs import (
+  RewardDecodeProgram,
+  RolloutTrainProgram,
+)
 from pax.programs.train_program import (
   BaseTrainProgram,
   SingleTaskTrainProgram,

@@ -12,15 +12,16 @@ from typing import Any, Protocol
 import jax
 from absl import logging
 
-from pax import io_utils, storage, tasks_lib, train_states
+from pax import io_utils, tasks_lib, train_states
 from pax.checkpoints import paths, reading
 from pax.checkpoints.checkpoint_reader import CheckpointReader
 from pax.checkpoints.types import CheckpointError
+from pax.files import storage
 from pax.programs.metric_accumulator import (
   broadcast_from_first_process,
   is_set_on_all_processes,
 )
-from pax.programs.preemption import PreemptionHandler
+from pax.programs.stopping.preemption import PreemptionHandler
 
 TrainState = train_states.TrainState
 

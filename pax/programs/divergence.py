@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from absl import logging
 
-from pax import working_copy
+from pax.files import working_copy
 from pax.partitioning import nonfinite
 from pax.programs import step_status
 from pax.programs.jobs import TrainJob

@@ -14,20 +14,17 @@ import jax
 import numpy as np
 
 from pax import (
-  atomic_file,
   base_inference_runner,
   io_utils,
   partitioning,
-  side_files,
   summaries,
-  tf_records,
   train_states,
-  working_copy,
   xla_passthrough,
 )
+from pax.files import atomic_file, side_files, tf_records, working_copy
 from pax.programs import eval_batches, metric_accumulator, program
 from pax.programs.jobs import Outcome
-from pax.programs.preemption import PreemptedError, PreemptionHandler
+from pax.programs.stopping.preemption import PreemptedError, PreemptionHandler
 from praxis import base_input, pytypes
 
 NestedMap = pytypes.NestedMap

@@ -11,13 +11,14 @@ from typing import Any
 
 import jax
 
-from pax import partitioning, side_files, summaries, train_states
+from pax import partitioning, summaries, train_states
 from pax.checkpoints import (
   checkpoint_reader,
   init_from,
   reading,
   transformations,
 )
+from pax.files import side_files
 from praxis import pax_fiddle
 
 TrainState = train_states.TrainState

@@ -12,7 +12,7 @@ from absl import logging
 
 from pax import checkpoints, exit_codes, stop_signals, summaries, tasks_lib
 from pax.checkpoints.types import CheckpointType
-from pax.programs.preemption import PreemptionHandler
+from pax.programs.stopping.preemption import PreemptionHandler
 from pax.steps import Batch
 
 # Seconds that a failed job waits for a checkpoint that is being written.

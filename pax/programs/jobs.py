@@ -27,7 +27,7 @@ from pax.programs.early_stopping import (
   EvalResults,
 )
 from pax.programs.eval_runner import EvalRunner
-from pax.programs.preemption import PreemptedError, PreemptionHandler
+from pax.programs.stopping.preemption import PreemptedError, PreemptionHandler
 from pax.programs.train_program import BaseTrainProgram
 from praxis import base_input
 

@@ -14,8 +14,8 @@ from pax.programs import (
 )
 from pax.programs.early_stopping import EvalResults
 from pax.programs.jobs import TrainJob
-from pax.programs.preemption import PreemptedError
 from pax.programs.running_mode import RunningMode
+from pax.programs.stopping.preemption import PreemptedError
 from pax.programs.train_metrics import TrainMetricsReporter
 from pax.programs.train_program import BaseTrainProgram
 

@@ -7,16 +7,11 @@ import dataclasses
 
 import jax
 
-from pax import (
-  checkpoints,
-  partitioning,
-  summaries,
-  train_states,
-  working_copy,
-)
+from pax import checkpoints, partitioning, summaries, train_states
 from pax.checkpoints import paths
+from pax.files import working_copy
 from pax.programs.jobs import Outcome
-from pax.programs.preemption import PreemptedError, PreemptionHandler
+from pax.programs.stopping.preemption import PreemptedError, PreemptionHandler
 from praxis import base_layer
 
 TrainState = train_states.TrainState

@@ -13,7 +13,7 @@ from typing import Any
 
 from absl import logging
 
-from pax import atomic_file, side_files
+from pax.files import atomic_file, side_files
 from pax.inputs.seqio import outputs as seqio_outputs
 from pax.inputs.seqio import seqio_input
 from pax.programs import metric_accumulator

@@ -14,7 +14,8 @@ from typing import Any
 
 import jax
 
-from pax import side_files, summaries
+from pax import summaries
+from pax.files import side_files
 from pax.programs.metric_accumulator import MetricAccumulator
 from pax.steps import StepOutput
 from praxis.pytypes import NestedMap

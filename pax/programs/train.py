@@ -15,7 +15,7 @@ from pax.inputs import prefetch
 from pax.programs import program
 from pax.programs.jobs import Outcome, TrainJob
 from pax.programs.periodic_eval import PeriodicEval
-from pax.programs.preemption import PreemptedError
+from pax.programs.stopping.preemption import PreemptedError
 from pax.programs.train_metrics import TrainMetricsReporter
 from pax.steps import Batch
 from pax.summaries import profile_summary

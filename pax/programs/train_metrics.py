@@ -15,7 +15,8 @@ import numpy as np
 from absl import logging
 from jax.typing import ArrayLike
 
-from pax import partitioning, side_files, summaries, working_copy
+from pax import partitioning, summaries
+from pax.files import side_files, working_copy
 from pax.learners import privacy
 from pax.programs import divergence, program, step_status, summary_window
 from pax.programs.jobs import TrainJob

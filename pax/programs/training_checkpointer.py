@@ -22,7 +22,7 @@ from pax.checkpoints import training_checkpointer as interface
 from pax.inputs import prefetch
 from pax.programs import initial_state
 from pax.programs.job_services import JobServices
-from pax.programs.preemption import PreemptedError
+from pax.programs.stopping.preemption import PreemptedError
 from praxis import base_input
 from praxis.base_input import data_fingerprints
 

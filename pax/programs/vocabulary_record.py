@@ -17,8 +17,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from pax import side_files, storage, working_copy
 from pax.checkpoints import paths
+from pax.files import side_files, storage, working_copy
 from praxis import base_input
 
 FILE = 'vocabularies.json'

@@ -13,7 +13,8 @@ import jax
 from absl import logging
 from fiddle import daglish
 
-from pax import experiment_vars_summary, side_files
+from pax import experiment_vars_summary
+from pax.files import side_files
 from pax.inputs.seqio import configs as seqio_configs
 from pax.runner.run_config import RunConfig
 from praxis import base_hyperparams, lingvo_lib, pax_fiddle

@@ -16,10 +16,10 @@ from pax import (
   io_utils,
   partitioning,
   stop_signals,
-  storage,
   summaries,
 )
 from pax.checkpoints import paths, reading
+from pax.files import storage
 from pax.programs import (
   batch_shapes,
   checkpoint_follower,
@@ -31,7 +31,7 @@ from pax.programs import (
   vocabulary_record,
 )
 from pax.programs import eval_runner as eval_runner_lib
-from pax.programs.preemption import PreemptionHandler
+from pax.programs.stopping.preemption import PreemptionHandler
 from pax.runner import artifacts, job_setup
 from pax.runner.job_dir import JobDir
 from pax.runner.job_setup import JobSpec

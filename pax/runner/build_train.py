@@ -24,9 +24,9 @@ from pax.programs import initial_state
 from pax.programs import train_program as train_program_lib
 from pax.programs.job_services import JobServices
 from pax.programs.jobs import Outcome, TrainJob
-from pax.programs.preemption import PreemptedError, PreemptionHandler
 from pax.programs.running_mode import RunningMode
 from pax.programs.step_reporter import DivergedError
+from pax.programs.stopping.preemption import PreemptedError, PreemptionHandler
 from pax.programs.training_checkpointer import TrainingCheckpointer
 from pax.runner import artifacts, emergency, job_setup, run_config
 from pax.runner.job_dir import JobDir

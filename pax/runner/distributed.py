@@ -14,7 +14,8 @@ import jax
 import jaxlib
 from absl import logging
 
-from pax import exit_codes, stop_signals, trusted_files
+from pax import exit_codes, stop_signals
+from pax.files import trusted_files
 from pax.runner import console as console_lib
 from pax.runner import coordination, error_report, peer_monitor, tpu_vm
 from pax.runner.options import RunOptions, UsageError
@@ -196,7 +197,7 @@ def _join_processes(options: RunOptions) -> None:
     }
   else:
     return
-  # JAX's service would take SIGTERM; pax.programs.stop_agreement replaces it.
+  # JAX's service would take SIGTERM; stop_agreement replaces it.
   jax.config.update('jax_enable_preemption_service', False)
   _connect(options, **flags)
 

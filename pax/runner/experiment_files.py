@@ -14,7 +14,7 @@ import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from pax import trusted_files
+from pax.files import trusted_files
 from pax.runner import command_line
 
 _SUFFIXES = ('.toml', '.yaml', '.yml')

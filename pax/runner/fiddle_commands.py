@@ -27,7 +27,8 @@ from typing import Any
 import fiddle as fdl
 from fiddle import tagging
 
-from pax import base_experiment, trusted_files
+from pax import base_experiment
+from pax.files import trusted_files
 from pax.parameterized_experiment import ParameterizedExperiment
 from pax.runner import artifacts, overrides, value_parsing
 from pax.runner.command_line import UsageError

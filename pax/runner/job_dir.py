@@ -21,9 +21,10 @@ import jax
 import numpy as np
 from absl import logging
 
-from pax import coordination_service, side_files, storage, working_copy
+from pax import coordination_service
 from pax.checkpoints import paths
 from pax.checkpoints.types import CheckpointTimeoutError
+from pax.files import side_files, storage, working_copy
 from pax.runner import job_lock, job_log, lease
 
 # Values of --mode of the runs that save checkpoints.

@@ -19,7 +19,7 @@ import time
 
 from absl import logging
 
-from pax import side_files
+from pax.files import side_files
 from pax.runner import lease
 
 _POLL_SECS = 0.1

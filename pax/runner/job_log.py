@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from absl import logging
 
-from pax import side_files
+from pax.files import side_files
 from pax.summaries import live_line
 
 FOLDER = 'logs'

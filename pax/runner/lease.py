@@ -22,7 +22,7 @@ from typing import Any, NotRequired, TypedDict
 
 from absl import logging
 
-from pax import atomic_file, side_files, storage
+from pax.files import atomic_file, side_files, storage
 
 FILE = '.lock'
 _RENEW_SECS = 5.0

@@ -18,7 +18,7 @@ from typing import Any, TypedDict
 import jax
 
 import pax
-from pax import side_files
+from pax.files import side_files
 
 FILE = 'run.json'
 

@@ -13,18 +13,13 @@ from collections.abc import Iterator
 import jax
 from absl import logging
 
-from pax import (
-  base_experiment,
-  exit_codes,
-  garbage_collection,
-  stop_signals,
-  storage,
-)
+from pax import base_experiment, exit_codes, garbage_collection, stop_signals
 from pax.checkpoints import read_deadline
-from pax.programs import watchdog as watchdog_lib
+from pax.files import storage
 from pax.programs.jobs import JobCallbacks, Outcome
-from pax.programs.preemption import PreemptionHandler
-from pax.programs.stop_request import StopRequest
+from pax.programs.stopping import watchdog as watchdog_lib
+from pax.programs.stopping.preemption import PreemptionHandler
+from pax.programs.stopping.stop_request import StopRequest
 from pax.runner import (
   build_eval,
   build_train,

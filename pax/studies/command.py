@@ -12,12 +12,8 @@ from collections.abc import Sequence
 
 from absl import logging
 
-from pax import (
-  exit_codes,
-  experiment_registry,
-  stop_signals,
-  trusted_files,
-)
+from pax import exit_codes, experiment_registry, stop_signals
+from pax.files import trusted_files
 from pax.runner import (
   command_line,
   job_dir,

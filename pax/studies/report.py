@@ -7,7 +7,7 @@ import pathlib
 import shlex
 from collections.abc import Sequence
 
-from pax import side_files
+from pax.files import side_files
 from pax.plotting import png
 from pax.studies.search import Search
 from pax.tuning.space import Space

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 from absl import logging
 
-from pax import exit_codes, side_files
+from pax import exit_codes
+from pax.files import side_files
 from pax.studies import errors, trial_metrics
 from pax.studies.search import Search
 from pax.summaries import jsonl

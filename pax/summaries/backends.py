@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from pax import side_files
+from pax.files import side_files
 from pax.summaries import media
 from praxis import base_layer
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypedDict
 
-from pax import side_files, storage
+from pax.files import side_files, storage
 from pax.summaries import jsonl, progress
 
 # In the job directory.

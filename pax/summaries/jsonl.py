@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from absl import logging
 
-from pax import side_files, storage
+from pax.files import side_files, storage
 
 T = TypeVar('T')
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from pax import side_files
+from pax.files import side_files
 from pax.summaries import tags, writer
 from praxis import base_layer, py_utils
 

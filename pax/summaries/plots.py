@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from pax import atomic_file, side_files, storage, working_copy
+from pax.files import atomic_file, side_files, storage, working_copy
 from pax.summaries import jsonl, tags, writer
 
 LOSS_CURVE_FILE = 'loss_curve.png'

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pax import side_files
+from pax.files import side_files
 from pax.summaries import media
 from praxis import base_layer
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 from absl import logging
 
-from pax import side_files, storage, working_copy
+from pax.files import side_files, storage, working_copy
 from pax.summaries import backends, jsonl, media, tags, tensorboard
 
 # In the job directory.

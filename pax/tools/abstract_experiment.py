@@ -14,7 +14,8 @@ from typing import Any, Self
 
 import jax
 
-from pax import base_experiment, partitioning, storage
+from pax import base_experiment, partitioning
+from pax.files import storage
 from pax.programs import batch_shapes
 from pax.runner import (
   command_line,

@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Sequence
 
-from pax import storage
+from pax.files import storage
 from pax.huggingface import conversion
 from pax.runner import command_line
 from pax.tools import tool

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import fiddle as fdl
 
-from pax import storage
+from pax.files import storage
 from pax.inputs.seqio import configs as seqio_configs
 from pax.runner import command_line
 from pax.tools import abstract_experiment, tool

@@ -13,7 +13,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from pax import storage
+from pax.files import storage
 from pax.plotting import curves, html_page, png
 from pax.runner import command_line
 from pax.summaries import goodput, plots

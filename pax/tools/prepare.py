@@ -10,7 +10,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 
-from pax import storage
+from pax.files import storage
 from pax.inputs.records import data_files, text_records
 from pax.inputs.tokens import huggingface_tokenizers, tokenization
 from pax.runner import command_line

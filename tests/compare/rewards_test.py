@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from pax import main
-from pax.programs import rollout_batches
+from pax.programs.rollouts import rollout_batches
 from tests.compare import chat_models
 from tests.integration import binary
 

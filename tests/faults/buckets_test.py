@@ -17,8 +17,8 @@ import threading
 
 import pytest
 
-from pax import storage
 from pax.checkpoints import paths, reading
+from pax.files import storage
 from pax.tools import plot
 from tests.faults import harness
 from tests.integration import binary

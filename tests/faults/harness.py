@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from pax import storage
 from pax.checkpoints import paths
+from pax.files import storage
 from tests.integration import binary
 from tests.testing import programs
 

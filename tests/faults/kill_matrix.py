@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import Iterable
 
-from pax import storage
+from pax.files import storage
 from tests.faults import harness, kill_points
 
 SEED = 20261122

@@ -14,18 +14,21 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from pax import experiment_registry, storage, working_copy
+from pax import experiment_registry
 from pax.checkpoints import (
-  array_reader,
   checkpoint_reader,
-  database_writer,
-  layouts,
-  manifest,
   metadata_copy,
   paths,
   staging,
   writing,
 )
+from pax.checkpoints.formats import (
+  array_reader,
+  database_writer,
+  layouts,
+  manifest,
+)
+from pax.files import storage, working_copy
 from tests.integration import experiments
 
 VARIABLE = 'KILL_POINT'

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from pax import storage
+from pax.files import storage
 from tests.testing import programs
 
 EXPERIMENTS = 'tests.integration.experiments'

@@ -9,8 +9,8 @@ import signal
 
 import pytest
 
-from pax import storage
 from pax.checkpoints import paths
+from pax.files import storage
 from tests.integration import binary
 from tests.testing import bucket_server, polling
 

@@ -10,9 +10,10 @@ import jax
 import numpy as np
 import pytest
 
-from pax import io_utils, main, tf_records
+from pax import io_utils, main
 from pax.checkpoints import reading
 from pax.checkpoints.checkpoint_reader import CheckpointReader
+from pax.files import tf_records
 from tests.integration import binary
 from tests.pax import tiny
 

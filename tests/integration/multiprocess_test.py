@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
-from pax import tf_records
+from pax.files import tf_records
 from pax.runner import peer_connections
 from tests.integration import binary
 from tests.testing import polling

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from pax import storage
+from pax.files import storage
 from tests.integration import binary
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pax import tf_records
+from pax.files import tf_records
 from praxis.pytypes import NestedMap
 from tests.pax import tiny
 

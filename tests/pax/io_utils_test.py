@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pax import io_utils, tf_records
+from pax import io_utils
+from pax.files import tf_records
 
 EVAL = io_utils.EvaluationMode.EVAL
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from pax import checkpoints, storage
+from pax import checkpoints
 from pax.checkpoints import paths
+from pax.files import storage
 from tests.testing import saved_states, trees
 
 GDA, FLAX = checkpoints.CheckpointType.GDA, checkpoints.CheckpointType.FLAX

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pax import storage
+from pax.files import storage
 from tests.testing import gcs_server, polling
 
 # Python's words of a server, without its port.

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pax import tf_records
+from pax.files import tf_records
 from pax.inputs.records import text_records
 from pax.inputs.tokens import token_arrays, tokenizers
 

@@ -17,7 +17,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from pax import checkpoints
-from pax.checkpoints import manifest, paths
+from pax.checkpoints import paths
+from pax.checkpoints.formats import manifest
 
 GDA = checkpoints.CheckpointType.GDA
 FLAX = checkpoints.CheckpointType.FLAX

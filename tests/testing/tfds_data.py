@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from pax import tf_records
+from pax.files import tf_records
 
 # Splits of C4 that the experiments read.
 C4_TRAIN, C4_EVAL = 'train2', 'validation_tokenized_5662seqs'

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from pax import tf_records
+from pax.files import tf_records
 from pax.inputs.records import record_sources, text_files, tfrecord_files
 
 TextSource = record_sources.RecordSource[bytes]

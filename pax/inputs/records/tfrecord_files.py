@@ -9,7 +9,7 @@ from concurrent import futures
 
 import numpy as np
 
-from pax import tf_records
+from pax.files import tf_records
 from pax.inputs.records import record_sources
 
 # Files indexed in parallel; on network storage each read has a high latency.

@@ -15,7 +15,7 @@ import numpy as np
 from absl import logging
 from jaxtyping import Bool, Int
 
-from pax import atomic_file
+from pax.files import atomic_file
 from pax.inputs.tokens import cache
 
 # Changes with the meaning of the files of the cache.

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy import typing as npt
 
-from pax import atomic_file
+from pax.files import atomic_file
 from pax.inputs.tokens import token_corpus
 from praxis import base_input
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from pax import atomic_file
+from pax.files import atomic_file
 from pax.inputs.records import record_sources, text_records
 from pax.inputs.tokens import cache, token_arrays, tokenizers
 from praxis import pax_fiddle

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from absl import logging
 
-from pax import atomic_file
+from pax.files import atomic_file
 from pax.inputs.tokens import cache
 from praxis import base_hyperparams, base_input
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import jax
 
-from pax import atomic_file, io_utils, partitioning, tasks_lib
+from pax import io_utils, partitioning, tasks_lib
+from pax.files import atomic_file
 from pax.programs import decode, metric_accumulator, program
 from praxis import pax_fiddle
 

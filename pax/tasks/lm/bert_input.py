@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pax import tf_records
+from pax.files import tf_records
 from pax.inputs.records import (
   block_reader,
   file_fingerprints,

@@ -14,7 +14,7 @@ from concurrent import futures
 import numpy as np
 from jaxtyping import Float, Int64
 
-from pax import tf_records
+from pax.files import tf_records
 from pax.inputs.records import file_fingerprints, text_files, tfrecord_files
 from pax.inputs.rows import indexed
 from pax.tasks.vision import resnet_preprocessing

@@ -15,8 +15,9 @@ import uuid
 import jax.numpy as jnp
 import pytest
 
-from pax import checkpoints, storage, train_states
+from pax import checkpoints, train_states
 from pax.checkpoints import checkpoint_reader, paths, reading, state_restore
+from pax.files import storage
 from tests.testing import bucket_damage, saved_states, trees
 from tests.testing.bucket_damage import checkpoint_names, create_checkpointer
 

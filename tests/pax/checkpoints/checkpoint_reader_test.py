@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from pax import checkpoints
-from pax.checkpoints import (
+from pax.checkpoints import paths
+from pax.checkpoints.checkpoint_reader import CheckpointReader
+from pax.checkpoints.formats import (
   array_reader,
   flax_format,
   manifest,
-  paths,
   tensorstore_format,
 )
-from pax.checkpoints.checkpoint_reader import CheckpointReader
 from tests.testing import saved_states, trees
 
 

@@ -19,13 +19,9 @@ import pytest
 from flax import serialization
 
 from pax import checkpoints
-from pax.checkpoints import (
-  flax_format,
-  paths,
-  reading,
-  source_checkpoint,
-)
+from pax.checkpoints import paths, reading, source_checkpoint
 from pax.checkpoints.checkpoint_reader import CheckpointReader
+from pax.checkpoints.formats import flax_format
 from tests.testing import saved_states, trees
 
 SEED = 20261122

@@ -14,8 +14,10 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 import pytest
 
-from pax import checkpoints, storage
-from pax.checkpoints import checkpoint_reader, manifest, paths
+from pax import checkpoints
+from pax.checkpoints import checkpoint_reader, paths
+from pax.checkpoints.formats import manifest
+from pax.files import storage
 from tests.testing import bucket_damage, saved_states, trees
 
 ROWS, COLUMNS = 'mdl_vars.params.rows', 'mdl_vars.params.columns'

@@ -14,13 +14,8 @@ import numpy as np
 import pytest
 
 from pax import checkpoints
-from pax.checkpoints import (
-  host_arrays,
-  paths,
-  pins,
-  reading,
-  tensorstore_format,
-)
+from pax.checkpoints import paths, pins, reading
+from pax.checkpoints.formats import host_arrays, tensorstore_format
 from tests.testing import polling, saved_states, trees
 
 GDA = checkpoints.CheckpointType.GDA

@@ -13,8 +13,9 @@ from concurrent import futures
 
 import pytest
 
-from pax import checkpoints, storage
+from pax import checkpoints
 from pax.checkpoints import paths, read_deadline
+from pax.files import storage
 from tests.testing import polling, saved_states, trees
 
 FLAX = checkpoints.CheckpointType.FLAX

@@ -20,7 +20,8 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from pax import checkpoints
-from pax.checkpoints import checkpoint_reader, host_arrays
+from pax.checkpoints import checkpoint_reader
+from pax.checkpoints.formats import host_arrays
 from tests.testing import polling, trees
 
 _TIMEOUT_SECS = 2.0

@@ -10,8 +10,8 @@ import uuid
 import jax
 import pytest
 
-from pax import storage
 from pax.checkpoints import paths, staging
+from pax.files import storage
 
 
 @pytest.fixture

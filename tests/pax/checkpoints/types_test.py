@@ -8,7 +8,8 @@ import math
 
 import pytest
 
-from pax.checkpoints import tensorstore_format, types
+from pax.checkpoints import types
+from pax.checkpoints.formats import tensorstore_format
 
 
 def _steps_to_delete(

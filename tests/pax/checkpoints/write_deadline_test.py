@@ -12,8 +12,10 @@ from concurrent import futures
 import jax.numpy as jnp
 import pytest
 
-from pax import atomic_file, checkpoints, storage
-from pax.checkpoints import database_writer, paths, write_deadline
+from pax import checkpoints
+from pax.checkpoints import paths, write_deadline
+from pax.checkpoints.formats import database_writer
+from pax.files import atomic_file, storage
 from tests.testing import polling, saved_states
 
 

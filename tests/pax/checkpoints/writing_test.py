@@ -11,8 +11,10 @@ from concurrent import futures
 import jax
 import pytest
 
-from pax import checkpoints, coordination_service, storage, temporary_folders
-from pax.checkpoints import layouts, writing
+from pax import checkpoints, coordination_service
+from pax.checkpoints import writing
+from pax.checkpoints.formats import layouts
+from pax.files import storage, temporary_folders
 from tests.testing import coordination_store
 
 

@@ -16,9 +16,9 @@ import jax
 import numpy as np
 import pytest
 
-from pax import storage
 from pax.checkpoints import leaf_writer, reading
 from pax.checkpoints.checkpoint_reader import CheckpointReader
+from pax.files import storage
 from pax.huggingface import (
   checkpoint_tensors,
   conversion,

@@ -14,9 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pax import io_utils, main, tf_records
+from pax import io_utils, main
 from pax.checkpoints import reading
 from pax.checkpoints.checkpoint_reader import CheckpointReader
+from pax.files import tf_records
 from tests.pax.huggingface import reference_models
 
 PROMPTS = ('ab', 'xyz')

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pax import partitioning, tasks_lib
-from pax.checkpoints import host_arrays
+from pax.checkpoints.formats import host_arrays
 from pax.partitioning import memory, offload
 from praxis import optimizers, pax_fiddle, schedules
 from tests.pax import tiny

@@ -12,7 +12,8 @@ import warnings
 import jax
 import pytest
 
-from pax import partitioning, storage, working_copy
+from pax import partitioning
+from pax.files import storage, working_copy
 from pax.partitioning import profile_guided
 from tests.pax import tiny
 

@@ -10,7 +10,8 @@ import jax
 import numpy as np
 import pytest
 
-from pax import partitioning, trusted_files
+from pax import partitioning
+from pax.files import trusted_files
 from pax.partitioning import saved_step
 from tests.pax import tiny
 

@@ -13,7 +13,8 @@ import pytest
 
 from pax import checkpoints, io_utils, train_states
 from pax.checkpoints.checkpoint_reader import CheckpointReader
-from pax.programs import checkpoint_follower, preemption
+from pax.programs import checkpoint_follower
+from pax.programs.stopping import preemption
 from tests.testing import saved_states, trees
 
 EVAL = io_utils.EvaluationMode.EVAL

@@ -12,9 +12,11 @@ import jax
 import numpy as np
 import pytest
 
-from pax import io_utils, summaries, tf_records
-from pax.programs import infer, preemption
+from pax import io_utils, summaries
+from pax.files import tf_records
+from pax.programs import infer
 from pax.programs.jobs import Outcome
+from pax.programs.stopping import preemption
 from praxis import py_utils
 
 

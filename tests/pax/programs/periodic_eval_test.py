@@ -11,12 +11,12 @@ import pytest
 
 from pax import summaries, train_states
 from pax.programs import early_stopping, periodic_eval
-from pax.programs.preemption import PreemptedError
 from pax.programs.program import (
   DecodeProgramOutput,
   EvalProgramOutput,
   TrainProgramOutput,
 )
+from pax.programs.stopping.preemption import PreemptedError
 from praxis.pytypes import NestedMap
 
 STATE = train_states.TrainState(

@@ -10,7 +10,8 @@ import zlib
 import jax.numpy as jnp
 import pytest
 
-from pax import parameterized_experiment, trusted_files
+from pax import parameterized_experiment
+from pax.files import trusted_files
 from pax.runner import (
   artifacts,
   command_line,

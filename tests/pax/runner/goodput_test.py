@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from pax.programs import preemption, train
+from pax.programs import train
+from pax.programs.stopping import preemption
 from pax.runner import build_train, job_dir, job_setup
 from pax.runner.options import RunOptions
 from pax.summaries import goodput

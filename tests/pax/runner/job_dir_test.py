@@ -17,7 +17,7 @@ import uuid
 import pytest
 from absl import logging
 
-from pax import storage, working_copy
+from pax.files import storage, working_copy
 from pax.runner import job_dir, job_lock, job_log, lease
 from tests.testing import coordination_store
 

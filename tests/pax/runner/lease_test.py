@@ -15,7 +15,7 @@ import uuid
 
 import pytest
 
-from pax import storage
+from pax.files import storage
 from pax.runner import lease
 
 

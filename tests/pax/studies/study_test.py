@@ -10,7 +10,8 @@ import pathlib
 
 import pytest
 
-from pax import automl, exit_codes, trusted_files
+from pax import automl, exit_codes
+from pax.files import trusted_files
 from pax.runner import options as options_lib
 from pax.studies import command, errors, report, study, trial_metrics
 from pax.tuning import space, trial

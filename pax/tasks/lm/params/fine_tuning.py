@@ -193,7 +193,9 @@ class HuggingFaceLm(huggingface_model.FineTuning, quickstart.PythonSource):
   def train_programs(self) -> list[Any]:
     if self.OBJECTIVE != 'rewards':
       return super().train_programs()
-    make_program = base_experiment.program_class('rollouts.RolloutTrainProgram')
+    make_program = base_experiment.program_class(
+      'rollouts.programs.RolloutTrainProgram'
+    )
     return [
       make_program(
         normalizes_deviation=self.GRPO_NORMALIZES_DEVIATION,
@@ -238,7 +240,7 @@ class HuggingFaceLm(huggingface_model.FineTuning, quickstart.PythonSource):
 
   def _decode_program(self) -> str:
     if self.OBJECTIVE == 'rewards':
-      return 'rollouts.RewardDecodeProgram'
+      return 'rollouts.programs.RewardDecodeProgram'
     return super()._decode_program()
 
   def _input(

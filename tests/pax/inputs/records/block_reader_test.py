@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from pax import tf_records
+from pax.files import tf_records
 from pax.inputs.records import block_reader, shuffled_records
 
 _COUNT = 10

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from pax import tf_records
+from pax.files import tf_records
 from pax.inputs.records import shuffled_records
 
 SIZES = (3, 0, 5, 2)

@@ -8,7 +8,7 @@ import pickle
 
 import pytest
 
-from pax import tf_records
+from pax.files import tf_records
 from pax.inputs.records import record_sources, text_records
 from tests.testing import data_sets
 

@@ -8,7 +8,7 @@ import pathlib
 
 import pytest
 
-from pax import tf_records
+from pax.files import tf_records
 from pax.inputs.records import tfrecord_files
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pax import tf_records
+from pax.files import tf_records
 
 CLS, SEP, MASK = 101, 102, 103
 PREDICTIONS = 76

@@ -9,7 +9,7 @@ import json
 import numpy as np
 import pytest
 
-from pax import tf_records
+from pax.files import tf_records
 from pax.tasks.vision import input_generator
 from tests.pax.tasks.vision import jpegs
 

@@ -9,7 +9,7 @@ import pathlib
 import numpy as np
 from PIL import Image
 
-from pax import tf_records
+from pax.files import tf_records
 
 # Colors of the classes.
 COLORS = np.array([[220, 40, 40], [40, 200, 40], [40, 40, 220], [200] * 3])
