@@ -87,7 +87,9 @@ def test_folders_that_cannot_be_flushed_are_no_error(tmp_path, monkeypatch):
 
 def test_files_of_killed_processes_are_deleted(tmp_path):
   path = tmp_path / 'x'
-  script = f'from pax.files import atomic_file; atomic_file.AtomicFile({str(path)!r})'
+  script = (
+    f'from pax.files import atomic_file; atomic_file.AtomicFile({str(path)!r})'
+  )
   subprocess.run([sys.executable, '-c', script], check=True)
   (stale,) = tmp_path.iterdir()
   foreign = stale.with_name('x.other-host.0123456789ab.part')
