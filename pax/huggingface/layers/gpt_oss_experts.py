@@ -7,7 +7,10 @@ import dataclasses
 from collections.abc import Iterator
 
 from pax.huggingface import weight_layouts
-from pax.huggingface.layers.mixture_of_experts import MixtureOfExperts
+from pax.huggingface.layers.mixture_of_experts import (
+  ExpertTensors,
+  MixtureOfExperts,
+)
 from pax.huggingface.weight_layouts import WeightLayout
 from praxis import base_layer, pax_fiddle
 from praxis.layers import activations
@@ -15,32 +18,28 @@ from praxis.layers import activations
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GptOssExperts:
-  """The mixtures of a model."""
+_TENSORS = ExpertTensors(
+  mixture='mlp', gate='gate_up_proj', up='gate_up_proj', down='down_proj'
+)
 
-  mixture: MixtureOfExperts
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GptOssExperts(MixtureOfExperts):
+  """The settings of the mixtures of a model."""
+
+  normalize_gates: bool = True
+  tensors: ExpertTensors = _TENSORS
   # The gate is x * sigmoid(slope * x).
   slope: float
   # Limit of the gate, from above, and of what it multiplies on both sides.
   limit: float
 
-  @property
-  def layers(self) -> tuple[int, ...]:
-    """Indices of the layers with experts."""
-    return self.mixture.layers
-
   def set_layers(self, stack: LayerTpl, **feed_forward: LayerTpl) -> None:
-    """Sets the feed-forward layers of a stack.
-
-    Args:
-      stack: A StackedTransformer, changed in place.
-      **feed_forward: Fields that mixtures share with other feed-forward layers.
-    """
+    """Sets the feed-forward layers of a stack; see MixtureOfExperts."""
     feed_forward['activation_tpl'] = pax_fiddle.Config(
       activations.Swish, beta=self.slope
     )
-    self.mixture.set_layers(stack, **feed_forward)
+    super().set_layers(stack, **feed_forward)
     stack.moe_layer_tpl.set(
       has_bias=True, gated_limit=self.limit, gated_offset=1.0
     )
@@ -48,15 +47,10 @@ class GptOssExperts:
   def weights(
     self, source: str, target: str, model_dims: int
   ) -> Iterator[WeightLayout]:
-    """Yields the layouts of the weights of a layer.
-
-    Args:
-      source: Name of the layer in the files.
-      target: Path of the mixture.
-      model_dims: Dimension of the model.
-    """
-    experts, hidden = self.mixture.num_experts, self.mixture.hidden_dims
-    router, source = f'{source}.mlp.router', f'{source}.mlp.experts'
+    """Yields the layouts of the weights of a layer; see MixtureOfExperts."""
+    experts, hidden = self.num_experts, self.hidden_dims
+    source = f'{source}.{self.tensors.mixture}'
+    router, source = f'{source}.router', f'{source}.experts'
     yield weight_layouts.transposed(
       f'{router}.weight', f'{target}/gate', experts, model_dims
     )
@@ -79,7 +73,11 @@ class GptOssExperts:
           merged_shape=(*dims, hidden),
         )
     yield weight_layouts.same(
-      f'{source}.down_proj', f'{target}/wo_0', experts, hidden, model_dims
+      f'{source}.down_proj',
+      f'{target}/wo_0',
+      experts,
+      hidden,
+      model_dims,
     )
     yield weight_layouts.same(
       f'{source}.down_proj_bias', f'{target}/bo', experts, model_dims

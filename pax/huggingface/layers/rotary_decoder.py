@@ -12,7 +12,6 @@ from pax.huggingface import weight_layouts
 from pax.huggingface.layers import layer_norms
 from pax.huggingface.layers.activations import activation
 from pax.huggingface.layers.feed_forward import GatedFeedForward
-from pax.huggingface.layers.gpt_oss_experts import GptOssExperts
 from pax.huggingface.layers.mixers import Mixer
 from pax.huggingface.layers.mixture_of_experts import MixtureOfExperts
 from pax.huggingface.layers.mtp_modules import MtpModules
@@ -28,7 +27,6 @@ from praxis.layers import (
 
 Config = pax_fiddle.Config
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
-_Experts = MixtureOfExperts | GptOssExperts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,7 +58,7 @@ class RotaryDecoder:
   # The feed-forward layers, and those that are mixtures of experts instead;
   # None for no layer.
   feed_forward: GatedFeedForward
-  experts: _Experts | None = None
+  experts: MixtureOfExperts | None = None
   # Those that predict the tokens after the next one.
   mtp_modules: MtpModules = MtpModules()
 
@@ -194,7 +192,7 @@ class RotaryDecoder:
     yield from mixer.weights(
       f'{source}.{mixer.tensors}', f'{target}/self_attention', self.model_dims
     )
-    feed_forward: _Experts | GatedFeedForward = self.feed_forward
+    feed_forward: MixtureOfExperts | GatedFeedForward = self.feed_forward
     if self.experts is not None and index in self.experts.layers:
       feed_forward = self.experts
     yield from feed_forward.weights(

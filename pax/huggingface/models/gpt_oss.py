@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 from pax.huggingface.layers.gpt_oss_experts import GptOssExperts
-from pax.huggingface.layers.mixture_of_experts import ExpertTensors
 from pax.huggingface.layers.rotary_decoder import RotaryDecoder
 from pax.huggingface.models import config_settings
 from pax.huggingface.models.config_settings import Json
@@ -36,25 +35,20 @@ def read_gpt_oss(config: Json) -> RotaryDecoder:
     config, config['layer_types'], config['sliding_window']
   )
   num_layers = config_settings.size(config, 'num_hidden_layers')
-  mixture = config_settings.experts(
+  experts = config_settings.experts(
     config,
+    GptOssExperts,
     hidden_dims=config_settings.size(config, 'intermediate_size'),
     layers=tuple(range(num_layers)),
-    normalize_gates=True,
-    tensors=ExpertTensors(
-      mixture='mlp', gate='gate_up_proj', up='gate_up_proj', down='down_proj'
-    ),
+    slope=config['swiglu_alpha'],
+    limit=config['swiglu_limit'],
   )
   return config_settings.rotary_decoder(
     config,
     config_settings.with_windows(attention, windows),
     # No layer has it: all have experts.
     feed_forward=config_settings.feed_forward(config, activation='silu'),
-    experts=GptOssExperts(
-      mixture=mixture,
-      slope=config['swiglu_alpha'],
-      limit=config['swiglu_limit'],
-    ),
+    experts=experts,
   )
 
 
