@@ -13,9 +13,11 @@ from praxis import optimizers, pax_fiddle, schedules
 Config = pax_fiddle.Config
 TaskConfig = Config[tasks_lib.SingleTask]
 
-# Ends of the paths of variables that are no matrices: scales of norms, biases,
-# those of attention logits and experts too, and rates of delta rules.
-_VECTORS = r'.*/(a_log|b|bi_\w+|bo|\w*bias|scale|sinks|\w*magnitude_delta|wrb)$'
+# Ends of the paths of variables that are no matrices: scales of norms and
+# experts, biases, also of attention logits and experts, rates of delta rules.
+_VECTORS = (
+  r'.*/(a_log|b|bi_\w+|bo|\w*bias|\w*scale|sinks|\w*magnitude_delta|wrb)$'
+)
 
 
 def set_default_adam(
