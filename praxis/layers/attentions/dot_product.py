@@ -13,7 +13,7 @@ heads (MQA, GQA), or N.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
@@ -120,7 +120,7 @@ class DotProductAttention(
     atten_mask: Float[Array, '#B #N #T S'] | segments.SegmentMask,
     query_segment_pos: Int[Array, '#B T'] | None = None,
     key_segment_pos: Int[Array, '#B S'] | None = None,
-  ) -> tuple[Float[Array, 'B T Dq'], Float[Array, 'B N ...'] | None]:
+  ) -> tuple[Float[Array, 'B T Dq'], attention_core.Attended]:
     """Returns the attended values and the probabilities before dropout.
 
     The probabilities are [B, N, T, S], or as documented; None from a kernel.
@@ -156,7 +156,7 @@ class DotProductAttention(
     atten_mask: Float[Array, '#B #N #T S'] | segments.SegmentMask,
     query_pos: Positions,
     key_pos: Positions,
-  ) -> tuple[QueryHeads, Any]:
+  ) -> tuple[QueryHeads, attention_core.Attended]:
     """Returns the attended values and what the call returns with its output.
 
     Args:
