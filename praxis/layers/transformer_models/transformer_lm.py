@@ -223,13 +223,19 @@ class TransformerLm(decode_states.DecodeStateContainer):
     """Returns a MultiTokenPrediction with the last layer of the stack.
 
     Raises:
-      ValueError: they would see the tokens that they predict, or their z-loss
-        would have another weight than their loss.
+      ValueError: they would see the tokens that they predict, their z-loss
+        would have another weight than their loss, or layers have inputs.
     """
     if self.model_type != LanguageModelType.CAUSAL:
       raise ValueError(
         f'model_type must be causal with mtp_tpl, got {self.model_type}; set '
         'mtp_tpl=None'
+      )
+    if self.layer_inputs_tpl is not None:
+      raise ValueError(
+        'layer_inputs_tpl must be None with mtp_tpl, whose layers have no inputs'
+        f' of their own, got {self.layer_inputs_tpl.cls.__name__}; set'
+        ' mtp_tpl=None'
       )
     if getattr(self.softmax_tpl, 'z_loss_weight', 0):
       raise ValueError(

@@ -395,6 +395,11 @@ def test_errors():
     _repeated(layer_inputs_tpl=inputs),
     'must be a StackedTransformer with layer_inputs_tpl, .* in a loop',
   )
+  mtp = transformer_models.MultiTokenPrediction.config()
+  _refuses(
+    _with_layer_inputs(mtp_tpl=mtp),
+    'must be None with mtp_tpl, .* got LayerInputs',
+  )
 
 
 def test_a_bidirectional_model_has_no_steps():
