@@ -233,8 +233,8 @@ class TransformerLm(decode_states.DecodeStateContainer):
       )
     if self.layer_inputs_tpl is not None:
       raise ValueError(
-        'layer_inputs_tpl must be None with mtp_tpl, whose layers have no inputs'
-        f' of their own, got {self.layer_inputs_tpl.cls.__name__}; set'
+        'layer_inputs_tpl must be None with mtp_tpl, whose layers have no'
+        f' inputs of their own, got {self.layer_inputs_tpl.cls.__name__}; set'
         ' mtp_tpl=None'
       )
     if getattr(self.softmax_tpl, 'z_loss_weight', 0):
