@@ -219,7 +219,14 @@ FAMILIES: Mapping[str, Family] = {
   'gemma': Family(read=gemma.read_gemma),
   'gemma2': Family(read=gemma.read_gemma2),
   'gemma3_text': Family(read=gemma.read_gemma3),
-  'gemma4_text': Family(read=gemma4.read_gemma4),
+  'gemma4_text': Family(
+    read=gemma4.read_gemma4,
+    # Files may have those of layers that share the keys of others.
+    ignored=(
+      *Family.ignored,
+      r'.*\.self_attn\.(k_proj|v_proj|k_norm)\.weight',
+    ),
+  ),
   'gemma4_unified_text': Family(read=gemma4.read_gemma4_unified),
   'glm4': Family(read=glm.read_glm4),
   'glm4_moe': Family(read=glm.read_glm4_moe),

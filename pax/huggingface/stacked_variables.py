@@ -197,7 +197,8 @@ def repetition_of(model_p: LayerTpl) -> Repetition:
     model_p: A LanguageModel with a StackedTransformer.
 
   Raises:
-    ValueError: The model has no such stack, or its layers do not repeat.
+    ValueError: The model has no such stack, or its layers do not repeat or
+      depend on each other.
   """
   lm_p = getattr(model_p, 'lm_tpl', None)
   if lm_p is None:
@@ -207,6 +208,16 @@ def repetition_of(model_p: LayerTpl) -> Repetition:
       ' USE_REPEATED_LAYER=False'
     )
   stack_p = lm_p.stacked_transformer_tpl
+  for name, is_set in (
+    ('inputs of their own', lm_p.layer_inputs_tpl is not None),
+    ('the keys of other layers', stack_p.key_sources is not None),
+  ):
+    if is_set:
+      raise ValueError(
+        f'layers that are repeated must not have {name}, got a'
+        f' {stack_p.cls.__name__} whose layers have; leave out'
+        ' --repeated_layers, or set USE_REPEATED_LAYER=False'
+      )
   num_layers = stack_p.num_layers
   kinds = _indices([_layer_kind(stack_p, i) for i in range(num_layers)])
   for first in range(num_layers):

@@ -39,6 +39,8 @@ NAMES = (
   'gemma2',
   'gemma3',
   'gemma4',
+  'gemma4_e2b',
+  'gemma4_e4b',
   'gemma4_moe',
   'gpt_oss',
   'olmo2',

@@ -122,6 +122,8 @@ def _gradients(model, tensors):
       'minimax_m2',
       'exaone4',
       'gemma4',
+      'gemma4_e2b',
+      'gemma4_e4b',
       'gemma4_moe',
     ),
   ],

@@ -37,7 +37,17 @@ _RANK, _ALPHA = 3, 7.0
 # Projections that are tensors of their own or parts of them, or experts.
 _EXPERTS = ('deepseek_v3', 'gemma4_moe', 'gpt_oss', 'mixtral', 'qwen3_next')
 _MODELS = (
-  *('gemma', 'gemma4', 'gpt2', 'llama3', 'phi3', 'qwen3_5', 't5', 't5_1_1'),
+  *(
+    'gemma',
+    'gemma4',
+    'gemma4_e2b',
+    'gpt2',
+    'llama3',
+    'phi3',
+    'qwen3_5',
+    't5',
+    't5_1_1',
+  ),
   *_EXPERTS,
 )
 

@@ -162,6 +162,37 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
       final_logit_softcapping=3.0,
     ),
   ),
+  'gemma4_e2b': (
+    'gemma4_text',
+    dict(
+      **{**model_parts.GEMMA_4, 'attention_k_eq_v': False},
+      num_hidden_layers=6,
+      layer_types=['sliding_attention', 'full_attention'] * 3,
+      num_kv_shared_layers=3,
+      use_double_wide_mlp=True,
+      hidden_size_per_layer_input=6,
+      vocab_size_per_layer_input=61,
+      final_logit_softcapping=3.0,
+    ),
+  ),
+  'gemma4_e4b': (
+    'gemma4_text',
+    dict(
+      **{
+        **model_parts.GEMMA_4,
+        'attention_k_eq_v': False,
+        'num_key_value_heads': 1,
+      },
+      num_hidden_layers=5,
+      layer_types=[
+        *('full_attention', 'sliding_attention', 'sliding_attention'),
+        *('sliding_attention', 'full_attention'),
+      ],
+      num_kv_shared_layers=2,
+      hidden_size_per_layer_input=6,
+      vocab_size_per_layer_input=61,
+    ),
+  ),
   'olmo2': ('olmo2', dict(num_key_value_heads=2)),
   'olmo2_biases': (
     'olmo2',

@@ -68,6 +68,18 @@ _MODELS = {
     {**_GEMMA_4, **model_parts.NO_LAYER_INPUTS},
     {'num_key_value_heads': 2, 'head_dim': 8},
   ),
+  'gemma4_e2b': (
+    transformers.Gemma4Config,
+    transformers.Gemma4ForConditionalGeneration,
+    {
+      **_GEMMA_4,
+      'attention_k_eq_v': False,
+      'num_kv_shared_layers': 2,
+      'hidden_size_per_layer_input': 6,
+      'vocab_size_per_layer_input': 61,
+    },
+    {'num_key_value_heads': 2, 'head_dim': 8},
+  ),
   'gemma4_unified': (
     transformers.Gemma4UnifiedConfig,
     transformers.Gemma4UnifiedForConditionalGeneration,

@@ -42,6 +42,7 @@ _MESH = {
 _WITHOUT = """
 activations.BaseActivation
 attentions.head_logits.HeadLogits
+attentions.head_ngrams.HeadNgrams
 attentions.head_norms.HeadNorms
 attentions.head_projections.HeadProjections
 attentions.kernel_choice.KernelAttention

@@ -23,6 +23,9 @@ class Mixer(abc.ABC):
   # Number of positions that a query sees, itself included; None for all. The
   # stack has the windows of its layers.
   window: int | None = None
+  # Index of the layer whose keys and values it attends to, which the stack has,
+  # too; None for its own.
+  key_source: int | None = None
 
   @abc.abstractmethod
   def layer(self, norm: LayerTpl) -> LayerTpl:

@@ -6,20 +6,24 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from pax.huggingface import weight_layouts
 from pax.huggingface.layers.mixers import LayerTpl, Mixer
 from pax.huggingface.layers.query_temperatures import QueryTemperature
 from pax.huggingface.layers.rotary_embeddings import rotary_embedding
 from pax.huggingface.weight_layouts import WeightLayout
-from praxis import pax_fiddle
+from praxis import base_layer, pax_fiddle
 from praxis.layers import multi_query_attention, normalizations
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RotaryAttention(Mixer):
   """The settings of an attention."""
+
+  layer_class: ClassVar[type[base_layer.BaseLayer]] = (
+    multi_query_attention.MultiQueryDotProductAttention
+  )
 
   num_heads: int
   num_kv_heads: int
@@ -74,7 +78,7 @@ class RotaryAttention(Mixer):
       norm: Of queries and keys, if they have one before their rotation.
     """
     attention = pax_fiddle.Config(
-      multi_query_attention.MultiQueryDotProductAttention,
+      self.layer_class,
       num_heads=self.num_heads,
       num_kv_heads=self.num_kv_heads,
       dim_per_head=self.dim_per_head,
@@ -142,7 +146,7 @@ class RotaryAttention(Mixer):
         f'{source}.sinks', f'{target}/sinks', self.num_heads
       )
     if self.has_head_norms or self.has_projection_norms:
-      for name, num_heads in (('q', self.num_heads), ('k', self.num_kv_heads)):
+      for name, num_heads in self._normed_heads():
         yield weight_layouts.same(
           f'{source}.{name}_norm.weight',
           f'{target}/layer_norm_{name}/scale',
@@ -153,9 +157,7 @@ class RotaryAttention(Mixer):
     self, source: str, target: str, model_dims: int
   ) -> Iterator[WeightLayout]:
     """Yields the layouts of queries, keys and values."""
-    projections = [('k_proj', 'key', self._key_heads())]
-    if not self.has_keys_as_values:
-      projections.append(('v_proj', 'value', self._key_heads()))
+    projections = self._key_projections()
     if self.has_output_gate:
       yield from self._gated_query_weights(source, target, model_dims)
     else:
@@ -175,6 +177,17 @@ class RotaryAttention(Mixer):
         yield weight_layouts.split(
           f'{source}.{projection}.bias', f'{target}/{name}/b', shape[:1], heads
         )
+
+  def _key_projections(self) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Returns the tensors, variables and heads of keys and values."""
+    projections = [('k_proj', 'key', self._key_heads())]
+    if not self.has_keys_as_values:
+      projections.append(('v_proj', 'value', self._key_heads()))
+    return projections
+
+  def _normed_heads(self) -> list[tuple[str, int]]:
+    """Returns the letters and numbers of heads that have norms."""
+    return [('q', self.num_heads), ('k', self.num_kv_heads)]
 
   def _gated_query_weights(
     self, source: str, target: str, model_dims: int

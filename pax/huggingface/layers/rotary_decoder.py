@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import jax.numpy as jnp
 
@@ -12,6 +12,7 @@ from pax.huggingface import weight_layouts
 from pax.huggingface.layers import layer_norms
 from pax.huggingface.layers.activations import activation
 from pax.huggingface.layers.feed_forward import GatedFeedForward
+from pax.huggingface.layers.layer_inputs import LayerInputs
 from pax.huggingface.layers.mixers import Mixer
 from pax.huggingface.layers.mixture_of_experts import MixtureOfExperts
 from pax.huggingface.layers.mtp_modules import MtpModules
@@ -53,11 +54,17 @@ class RotaryDecoder:
   # Whether the output of each layer is multiplied by a number, which is not
   # trained.
   has_layer_scales: bool = False
+  # Inputs of each layer in addition to its activations; None for none.
+  layer_inputs: LayerInputs | None = None
   # That of each layer.
   mixers: tuple[Mixer, ...]
   # The feed-forward layers, and those that are mixtures of experts instead;
   # None for no layer.
   feed_forward: GatedFeedForward
+  # Other widths of feed-forward layers by their indices.
+  hidden_dims_of_layers: Mapping[int, int] = dataclasses.field(
+    default_factory=dict
+  )
   experts: MixtureOfExperts | None = None
   # Those that predict the tokens after the next one.
   mtp_modules: MtpModules = MtpModules()
@@ -79,6 +86,8 @@ class RotaryDecoder:
         scale_sqrt_depth=self.scales_embedding,
         embedding_scale=self.embedding_scale,
       )
+    if self.layer_inputs is not None:
+      lm.layer_inputs_tpl = self.layer_inputs.layer(self._norm())
     if num_modules := len(self.mtp_modules.sources):
       lm.mtp_tpl = Config(
         transformer_models.MultiTokenPrediction, num_modules=num_modules
@@ -93,6 +102,8 @@ class RotaryDecoder:
     yield weight_layouts.same(
       'model.embed_tokens.weight', f'params/lm/{embedding}', vocab, model
     )
+    if self.layer_inputs is not None:
+      yield from self.layer_inputs.weights(vocab, model)
     for i in range(len(self.mixers)):
       yield from self._layer_weights(
         f'model.layers.{i}', f'params/lm/transformer/x_layers_{i}', i
@@ -156,20 +167,36 @@ class RotaryDecoder:
       stack.local_window_size = [
         None if window is None else (window - 1, 0) for window in windows
       ]
+    sources = [mixer.key_source for mixer in self.mixers]
+    if any(source is not None for source in sources):
+      stack.key_sources = sources
     return stack
 
   def _layers(self) -> LayerTpl | list[LayerTpl]:
     """Returns the layer, or all layers if they differ but for their windows."""
-    kinds = [dataclasses.replace(mixer, window=None) for mixer in self.mixers]
+    kinds = [
+      (
+        dataclasses.replace(mixer, window=None, key_source=None),
+        self.hidden_dims_of_layers.get(i, 0),
+      )
+      for i, mixer in enumerate(self.mixers)
+    ]
     if all(kind == kinds[0] for kind in kinds):
-      return self._layer(kinds[0])
-    return [self._layer(kind) for kind in kinds]
+      return self._layer(*kinds[0])
+    return [self._layer(*kind) for kind in kinds]
 
-  def _layer(self, mixer: Mixer) -> LayerTpl:
+  def _layer(self, mixer: Mixer, hidden_dims: int) -> LayerTpl:
+    """Returns the Config of a layer.
+
+    Args:
+      mixer: Its mixer.
+      hidden_dims: Its own width of the feed-forward layer; 0 for the model's.
+    """
     feed_forward = self.feed_forward.layer()
     feed_forward.set(ln_tpl=self._norm(), residual_weight=self.residual_scale)
-    return Config(
+    layer = Config(
       transformers.Transformer,
+      hidden_dims=hidden_dims,
       atten_residual_weight=self.residual_scale,
       norm_policy=self.norms.policy,
       use_output_scale=self.has_layer_scales,
@@ -177,6 +204,9 @@ class RotaryDecoder:
       tr_atten_tpl=mixer.layer(self._norm()),
       tr_fflayer_tpl=feed_forward,
     )
+    if self.layer_inputs is not None:
+      layer.layer_input_tpl = self.layer_inputs.branch(self._norm())
+    return layer
 
   def _layer_weights(
     self, source: str, target: str, index: int
@@ -192,7 +222,16 @@ class RotaryDecoder:
     yield from mixer.weights(
       f'{source}.{mixer.tensors}', f'{target}/self_attention', self.model_dims
     )
-    feed_forward: MixtureOfExperts | GatedFeedForward = self.feed_forward
+    if self.layer_inputs is not None:
+      yield from self.layer_inputs.branch_weights(
+        source, f'{target}/layer_input', self.model_dims
+      )
+    hidden_dims = self.hidden_dims_of_layers.get(
+      index, self.feed_forward.hidden_dims
+    )
+    feed_forward: MixtureOfExperts | GatedFeedForward = dataclasses.replace(
+      self.feed_forward, hidden_dims=hidden_dims
+    )
     if self.experts is not None and index in self.experts.layers:
       feed_forward = self.experts
     yield from feed_forward.weights(

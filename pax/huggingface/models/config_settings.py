@@ -60,12 +60,17 @@ def feed_forward(config: Json, **settings: Any) -> GatedFeedForward:
 
 
 def rotary_attention(
-  config: Json, *, has_partial_rotary: bool = False, **settings: Any
+  config: Json,
+  kind: type[RotaryAttention] = RotaryAttention,
+  *,
+  has_partial_rotary: bool = False,
+  **settings: Any,
 ) -> RotaryAttention:
   """Returns an attention by the settings that families share.
 
   Args:
     config: Contents of config.json.
+    kind: Class of the attention.
     has_partial_rotary: Whether `partial_rotary_factor` may be less than 1.
     **settings: Fields that only some families have.
 
@@ -78,7 +83,7 @@ def rotary_attention(
   if has_partial_rotary:
     factor = of_rope.pop('partial_rotary_factor')
     settings['rotary_dims'] = _rotary_dims(head_dim, factor)
-  return RotaryAttention(
+  return kind(
     num_heads=num_heads,
     num_kv_heads=config.get('num_key_value_heads') or num_heads,
     dim_per_head=head_dim,

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gemma 4: layers without a window have other heads; some models have experts.
 
-Published folders are of models of images and texts.
+In E2B and E4B the last layers share keys and values of earlier ones, and each
+layer has an input of its own. Published folders are of models of images and
+texts.
 """
 
 from __future__ import annotations
@@ -11,9 +13,14 @@ from typing import Any
 
 from pax.huggingface.layers import layer_norms
 from pax.huggingface.layers.gemma4_experts import Gemma4Experts
+from pax.huggingface.layers.layer_inputs import LayerInputs
 from pax.huggingface.layers.mixture_of_experts import MixtureOfExperts
 from pax.huggingface.layers.rotary_attention import RotaryAttention
 from pax.huggingface.layers.rotary_decoder import RotaryDecoder
+from pax.huggingface.layers.shared_key_attention import (
+  KeySourceAttention,
+  SharedKeyAttention,
+)
 from pax.huggingface.models import config_settings
 from pax.huggingface.models.config_settings import Json
 
@@ -25,6 +32,7 @@ _DEFAULTS = {
   'hidden_activation': 'gelu_pytorch_tanh',
   'sliding_window': 512,
   'hidden_size_per_layer_input': 256,
+  'vocab_size_per_layer_input': 262_144,
   'rope_parameters': {
     'full_attention': {
       'rope_type': 'proportional',
@@ -59,18 +67,18 @@ def read_gemma4(config: Json) -> RotaryDecoder:
   config = _with_defaults(config)
   _check_settings(config)
   kinds = _layer_types(config)
-  windows = config_settings.windows(config, kinds, config['sliding_window'])
+  sources = _key_sources(config, kinds)
+  activation = config['hidden_activation']
   return config_settings.rotary_decoder(
     config,
-    [
-      _attention({**config, **settings}, kind, window)
-      for settings, kind, window in zip(
-        _settings_of_layers(config, kinds), kinds, windows, strict=True
-      )
-    ],
-    feed_forward=config_settings.feed_forward(
-      config, activation=config['hidden_activation']
-    ),
+    _attentions(config, kinds, sources),
+    feed_forward=config_settings.feed_forward(config, activation=activation),
+    hidden_dims_of_layers={
+      i: 2 * config['intermediate_size']
+      for i, source in enumerate(sources)
+      if source is not None and config.get('use_double_wide_mlp')
+    },
+    layer_inputs=_layer_inputs(config),
     experts=_experts(config) if config.get('enable_moe_block') else None,
     norms=layer_norms.INPUTS_AND_OUTPUTS,
     scales_embedding=True,
@@ -91,15 +99,11 @@ def _check_settings(config: Json) -> None:
   Raises:
     ValueError: The model has such a setting.
   """
-  for name, reason in (
-    ('hidden_size_per_layer_input', 'embeddings of each layer'),
-    ('num_kv_shared_layers', 'layers with the keys of other layers'),
-  ):
-    if config.get(name):
-      raise ValueError(
-        f'{name} in config.json of a gemma4 must be 0, got {config[name]};'
-        f' {reason}, as in E2B and E4B, have no layer in praxis'
-      )
+  if config.get('enable_moe_block') and config.get('use_double_wide_mlp'):
+    raise ValueError(
+      'use_double_wide_mlp in config.json of a gemma4 must be false with'
+      ' enable_moe_block, got true; shared experts of all layers have one width'
+    )
   # Texts are causal in models whose images are not.
   if config.get('use_bidirectional_attention') not in (None, 'vision'):
     raise ValueError(
@@ -116,6 +120,45 @@ def _layer_types(config: Json) -> list[str]:
     'sliding_attention' if (i + 1) % 6 else _FULL for i in range(num_layers)
   ]
   return [*kinds[:-1], _FULL]
+
+
+def _key_sources(config: Json, kinds: Sequence[str]) -> list[int | None]:
+  """Returns for each layer the index of the one whose keys it shares.
+
+  Raises:
+    ValueError: There is no layer of its type with keys.
+  """
+  num_shared = config.get('num_kv_shared_layers') or 0
+  first = len(kinds) - num_shared
+  last_of_kind = {kind: i for i, kind in enumerate(kinds[: max(first, 0)])}
+  if missing := {*kinds} - last_of_kind.keys():
+    raise ValueError(
+      'num_kv_shared_layers in config.json must leave a layer of each type'
+      f' before the last {num_shared} of {len(kinds)}, got none of'
+      f' {sorted(missing)}; use the file that save_pretrained writes'
+    )
+  return [None if i < first else last_of_kind[x] for i, x in enumerate(kinds)]
+
+
+def _layer_inputs(config: Json) -> LayerInputs | None:
+  """Returns the inputs of each layer, if they have any.
+
+  Raises:
+    ValueError: They have another vocabulary.
+  """
+  if not config['hidden_size_per_layer_input']:
+    return None
+  vocab_size = config['vocab_size_per_layer_input']
+  if vocab_size != config['vocab_size']:
+    raise ValueError(
+      'vocab_size_per_layer_input in config.json must be vocab_size='
+      f'{config["vocab_size"]}, got {vocab_size}; use the file of the model'
+    )
+  return LayerInputs(
+    num_layers=config_settings.size(config, 'num_hidden_layers'),
+    dims=config_settings.size(config, 'hidden_size_per_layer_input'),
+    activation=config['hidden_activation'],
+  )
 
 
 def _settings_of_layers(config: Json, kinds: Sequence[str]) -> list[Json]:
@@ -145,13 +188,53 @@ def _settings_of_layers(config: Json, kinds: Sequence[str]) -> list[Json]:
   return settings
 
 
-def _attention(config: Json, kind: str, window: int | None) -> RotaryAttention:
+def _attentions(
+  config: Json, kinds: Sequence[str], sources: Sequence[int | None]
+) -> list[RotaryAttention]:
+  """Returns the attentions of layers.
+
+  Args:
+    config: Contents of config.json.
+    kinds: Their types.
+    sources: The layers whose keys they share; None for their own.
+  """
+  windows = config_settings.windows(config, kinds, config['sliding_window'])
+  settings = _settings_of_layers(config, kinds)
+  attentions = []
+  for i, (kind, window, source) in enumerate(
+    zip(kinds, windows, sources, strict=True)
+  ):
+    layer_class = RotaryAttention
+    if source is not None:
+      layer_class = SharedKeyAttention
+    elif i in sources:
+      layer_class = KeySourceAttention
+    attentions.append(
+      _attention(
+        {**config, **settings[i]},
+        kind,
+        layer_class,
+        window=window,
+        key_source=source,
+        has_value_norms=source is None,
+      )
+    )
+  return attentions
+
+
+def _attention(
+  config: Json,
+  kind: str,
+  layer_class: type[RotaryAttention],
+  **fields: Any,
+) -> RotaryAttention:
   """Returns the attention of a layer.
 
   Args:
     config: Contents of config.json, with the settings of the layer.
     kind: Its type.
-    window: Its window.
+    layer_class: Class of the attention.
+    **fields: Those that depend on the place of the layer.
 
   Raises:
     ValueError: There are no settings of its rotation.
@@ -165,13 +248,13 @@ def _attention(config: Json, kind: str, window: int | None) -> RotaryAttention:
   has_bias = config.get('attention_bias', False)
   return config_settings.rotary_attention(
     {**config, 'rope_parameters': rope},
-    window=window,
+    layer_class,
     has_qkv_bias=has_bias,
     has_output_bias=has_bias,
     has_head_norms=True,
-    has_value_norms=True,
     has_keys_as_values=kind == _FULL and config.get('attention_k_eq_v', False),
     query_scale=1.0,
+    **fields,
   )
 
 

@@ -41,6 +41,17 @@ ExtraLogitOfRows = float | Float[Array, '...'] | None
 INPUT_NAMES = ('query', 'key', 'value')
 
 
+class KeysAndValues(NamedTuple):
+  """Keys and values of a layer, as its queries attend to them."""
+
+  key: KeyHeads
+  value: KeyHeads
+
+
+# What attention returns with its output: probabilities, if anything.
+Attended = Float[Array, 'B N ...'] | KeysAndValues | None
+
+
 class AttentionInputs(NamedTuple):
   """Queries, keys and values, and the mask and bias of their logits."""
 

@@ -25,6 +25,7 @@ from praxis.layers.attentions import (
   attention_core,
   dconv,
   head_logits,
+  head_ngrams,
   head_norms,
   kernel_choice,
   kernel_inputs,
@@ -46,12 +47,12 @@ Bias = attention_core.Bias
 Index = attention_core.Index
 Positions = Int[Array, '#B T'] | None
 
-# The cached input of the n-grammer.
-_NGRAM_STATE = 'encoded_pre_ngrammer'
-
 
 class DotProductAttention(
-  head_logits.HeadLogits, head_norms.HeadNorms, kernel_choice.KernelAttention
+  head_logits.HeadLogits,
+  head_norms.HeadNorms,
+  head_ngrams.HeadNgrams,
+  kernel_choice.KernelAttention,
 ):
   """Attends with every head to the values whose keys match the queries.
 
@@ -80,8 +81,6 @@ class DotProductAttention(
   cast_rotary_position_emb: bool = True
   # A bias per head and distance that is added to the logits.
   relative_bias_tpl: LayerTpl | None = template_field(None)
-  # Adds n-gram embeddings to the attended values, e.g. ngrammer.VQNgrammer.
-  ngrammer_tpl: LayerTpl | None = template_field(None)
   # Whether the mask is written as an image summary.
   attention_mask_summary: bool = False
   # The products of queries with keys, and of probabilities with values.
@@ -106,8 +105,7 @@ class DotProductAttention(
     self._create_sinks()
     self._create_position_children()
     self._create_head_children()
-    if self.ngrammer_tpl is not None:
-      self.create_child('ngrammer', self.ngrammer_tpl.clone())
+    self._create_ngrammer()
     self.create_child('qk_einsum', self.qk_einsum_tpl.clone())
     self.create_child('pv_einsum', self.pv_einsum_tpl.clone())
     keep_prob = 1.0 - self.atten_dropout_prob
@@ -122,7 +120,7 @@ class DotProductAttention(
     atten_mask: Float[Array, '#B #N #T S'] | segments.SegmentMask,
     query_segment_pos: Int[Array, '#B T'] | None = None,
     key_segment_pos: Int[Array, '#B S'] | None = None,
-  ) -> tuple[Float[Array, 'B T Dq'], Float[Array, 'B N ...'] | None]:
+  ) -> tuple[Float[Array, 'B T Dq'], attention_core.Attended]:
     """Returns the attended values and the probabilities before dropout.
 
     The probabilities are [B, N, T, S], or as documented; None from a kernel.
@@ -145,20 +143,42 @@ class DotProductAttention(
     query = self._prepare_query(query, query_segment_pos, writer)
     key = self._prepare_key(key, key_segment_pos, writer)
     value = self._prepare_value(value, key_segment_pos, writer)
+    heads = kernel_inputs.Heads(query, key, value)
+    encoded, attended = self._attend_heads(
+      heads, atten_mask, query_segment_pos, key_segment_pos
+    )
+    split = self.activation_split_dims_mapping.bld
+    return self._project_output(encoded, query_vec, split), attended
+
+  def _attend_heads(
+    self,
+    heads: kernel_inputs.Heads,
+    atten_mask: Float[Array, '#B #N #T S'] | segments.SegmentMask,
+    query_pos: Positions,
+    key_pos: Positions,
+  ) -> tuple[QueryHeads, attention_core.Attended]:
+    """Returns the attended values and what the call returns with its output.
+
+    Args:
+      heads: queries, keys and values, as they attend.
+      atten_mask: that of the call.
+      query_pos: position of each query in its segment.
+      key_pos: likewise of each key.
+    """
+    query, key, _ = heads
     bias = None
     if self.relative_bias_tpl is not None:
-      query_pos = masks.step_positions(query_segment_pos, 0, length)
-      key_pos = masks.step_positions(key_segment_pos, 0, key.shape[1])
-      bias = self.relative_bias(query_pos, key_pos)
-    heads = kernel_inputs.Heads(query, key, value)
+      bias = self.relative_bias(
+        masks.step_positions(query_pos, 0, query.shape[1]),
+        masks.step_positions(key_pos, 0, key.shape[1]),
+      )
     encoded, probs = self._attend_by_kernel(heads, atten_mask), None
     if encoded is None:
       inputs = AttentionInputs(*heads, segments.additive(atten_mask), bias)
-      encoded, probs = self._attend(inputs, query_segment_pos)
+      encoded, probs = self._attend(inputs, query_pos)
     if self.ngrammer_tpl is not None:
-      encoded = self._add_ngrams(encoded, probs, key_segment_pos)
-    split = self.activation_split_dims_mapping.bld
-    return self._project_output(encoded, query_vec, split), probs
+      encoded = self._add_ngrams(encoded, probs, key_pos)
+    return encoded, probs
 
   def _restrict_mask(
     self,
@@ -532,49 +552,6 @@ class DotProductAttention(
     by_head_dim = self.scale_query_by_dim_per_head or not self.hidden_dim
     dim = self._head_dim() if by_head_dim else self.hidden_dim // self.num_heads
     return query * dim**-0.5
-
-  def _add_ngrams(
-    self,
-    encoded: QueryHeads,
-    probs: Float[Array, 'B N ...'] | None,
-    pos: Positions,
-  ) -> QueryHeads:
-    return self.ngrammer(
-      input_ids=None,
-      input_embs=self._prefill_writer().write(_NGRAM_STATE, encoded),
-      segment_pos=pos,
-      merge_heads=False,
-      attention_scores=probs if self._uses_ngram_scores() else None,
-    )
-
-  def _add_step_ngrams(
-    self,
-    encoded: Float[Array, 'B L N H'],
-    probs: Float[Array, 'B N ...'] | None,
-    time_step: Index,
-    pos: Int[Array, 'B L'],
-  ) -> Float[Array, 'B L N H']:
-    self._step_writer(time_step).write(_NGRAM_STATE, encoded)
-    scores = probs if self._uses_ngram_scores() else None
-    cache = self._kv_cache()
-    # Scores pair a step with any earlier one, not only with the previous.
-    history = 1 if scores is None else cache.max_length()
-    states, first = cache.read_with_history(_NGRAM_STATE, time_step, history)
-    takes_first = getattr(self.ngrammer, 'takes_first_tokens', False)
-    steps = [
-      self.ngrammer.extend_step(
-        states,
-        step=first + i,
-        merge_heads=False,
-        attention_score=None if scores is None else scores[:, :, i],
-        **({'is_first': pos[:, i] == 0} if takes_first else {}),
-      )
-      for i in range(encoded.shape[1])
-    ]
-    return jnp.stack(steps, axis=1)
-
-  def _uses_ngram_scores(self) -> bool:
-    return getattr(self.ngrammer_tpl, 'ngram_using_attention_scores', False)
 
   def _check_fields(self) -> None:
     """Raises ValueError if fields exclude each other."""

@@ -34,12 +34,16 @@ class HeadNorms(head_projections.HeadProjections):
       self.create_child('layer_norm_v', norm)
     if self.ln_tpl is None:
       return
-    for name, num_heads in (
-      ('layer_norm_q', self.num_heads),
-      ('layer_norm_k', self._num_key_heads()),
-    ):
+    for name, num_heads in self._normed_heads().items():
       dim = self._head_dim() * (num_heads if self.ln_all_heads else 1)
       self.create_child(name, self.ln_tpl.clone().set(dim=dim))
+
+  def _normed_heads(self) -> dict[str, int]:
+    """Returns the numbers of heads by the norms of `ln_tpl`."""
+    return {
+      'layer_norm_q': self.num_heads,
+      'layer_norm_k': self._num_key_heads(),
+    }
 
   def _num_key_heads(self) -> int:
     """Returns the number of heads of keys and values."""

@@ -5,6 +5,9 @@ from praxis.alias_names import module_getattr
 from praxis.layers.transformer_models.encoder_decoder import (
   TransformerEncoderDecoder as TransformerEncoderDecoder,
 )
+from praxis.layers.transformer_models.layer_inputs import (
+  LayerInputs as LayerInputs,
+)
 from praxis.layers.transformer_models.multi_token_prediction import (
   MultiTokenPrediction as MultiTokenPrediction,
 )

@@ -115,6 +115,7 @@ class ShardedTemplates:
   ngrammers: Sequence[LayerTpl | None]
   stacks: Sequence[LayerTpl | None]
   mtps: Sequence[LayerTpl | None] = ()
+  layer_inputs: Sequence[LayerTpl | None] = ()
 
 
 def shard_model(
@@ -159,6 +160,8 @@ def shard_model(
   for stack in _present(templates.stacks):
     for stacked in stack_configs.stacked_transformers(stack):
       _shard_layers(stacked, mappings)
+  for layer_inputs in _present(templates.layer_inputs):
+    _shard_layer_inputs(layer_inputs, mappings)
   for mtp in _present(templates.mtps):
     proj = mtp.module_tpl.proj_tpl
     proj.weight_split_dims_mapping.wt = mappings.w_df
@@ -190,6 +193,10 @@ def _shard_layers(stacked: LayerTpl, mappings: Mappings) -> None:
     if layer.cross_atten_tpl is not None:
       _shard_attention(layer.cross_atten_tpl, mappings)
     _shard_feed_forward(layer.tr_fflayer_tpl, mappings)
+    if stack_configs.has_field(layer, 'layer_input_tpl') and (
+      layer.layer_input_tpl is not None
+    ):
+      _shard_layer_input_branch(layer.layer_input_tpl, mappings)
   if stacked.moe_layer_tpl is not None:
     _shard_moe(stacked.moe_layer_tpl, mappings)
 
@@ -252,6 +259,32 @@ def _shard_feed_forward(feed_forward: LayerTpl, mappings: Mappings) -> None:
   activations.ffn0_extend_step = mappings.a_bf
   activations.ffn1 = mappings.a_bld
   activations.ffn1_extend_step = mappings.a_bd
+
+
+def _shard_layer_inputs(layer_inputs: LayerTpl, mappings: Mappings) -> None:
+  """Shards the embeddings of all layers over columns alone.
+
+  With its classes sharded the lookup would be a product with the whole table.
+  """
+  embedding, proj = layer_inputs.embedding_tpl, layer_inputs.proj_tpl
+  if mappings.w_vd is not None:
+    columns = base_layer.merge_splits([mappings.w_vd[1], mappings.w_vd[0]])
+    embedding.weight_split_dims_mapping.wt = [None, columns]
+  proj.weight_split_dims_mapping.wt = mappings.w_df
+  if mappings.a_bld is not None:
+    # Layers are split from the last dimension.
+    split = [*mappings.a_bld[:2], None]
+    embedding.activation_split_dims_mapping.emb_out_split_dims_mapping = split
+    proj.activation_split_dims_mapping.out = split
+
+
+def _shard_layer_input_branch(branch: LayerTpl, mappings: Mappings) -> None:
+  gate, proj = branch.gate_tpl, branch.proj_tpl
+  gate.weight_split_dims_mapping.wt = mappings.w_df
+  gate.activation_split_dims_mapping.out = mappings.a_blf
+  if mappings.w_df is not None:
+    proj.weight_split_dims_mapping.wt = [mappings.w_df[1], mappings.w_df[0]]
+  proj.activation_split_dims_mapping.out = mappings.a_bld
 
 
 def _shard_moe(moe: LayerTpl, mappings: Mappings) -> None:

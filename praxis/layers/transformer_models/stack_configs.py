@@ -45,6 +45,9 @@ def layers_of(stacked_tpl: LayerTpl, first: int, end: int) -> LayerTpl:
     stacked_tpl: Config of a StackedTransformer without n-grammers.
     first: index of the first layer.
     end: index after the last layer.
+
+  Raises:
+    ValueError: one of them attends to the keys of a layer that is not.
   """
   part = stacked_tpl.clone().set(num_layers=end - first)
   templates = layer_templates(stacked_tpl)
@@ -56,6 +59,14 @@ def layers_of(stacked_tpl: LayerTpl, first: int, end: int) -> LayerTpl:
   windows = stacked_tpl.local_window_size
   if windows is not None and not isinstance(windows[0], int):
     part.local_window_size = windows[first:end]
+  if stacked_tpl.key_sources is not None:
+    sources = stacked_tpl.key_sources[first:end]
+    if any(x is not None and x < first for x in sources):
+      raise ValueError(
+        f'key_sources of the layers {first} to {end - 1} must be among them,'
+        f' got {sources}; use all layers of the stack'
+      )
+    part.key_sources = [None if x is None else x - first for x in sources]
   part.moe_layers = [
     i - first for i in stacked_tpl.moe_layers or () if first <= i < end
   ]

@@ -75,6 +75,9 @@ class TransformerLm(decode_states.DecodeStateContainer):
   )
   # Embeds tokens instead of the softmax.
   separate_embedding_tpl: LayerTpl | None = template_field(None)
+  # Inputs of each layer of the stack, in addition to its activations; a
+  # LayerInputs.
+  layer_inputs_tpl: LayerTpl | None = template_field(None)
   # Norm of the output of the stack.
   final_ln_tpl: LayerTpl | None = template_field(normalizations.LayerNorm)
   # Computes products with the weights of the stack in fp8: 'delayed' scales a
@@ -135,6 +138,9 @@ class TransformerLm(decode_states.DecodeStateContainer):
       self.create_child('embedding_lookup', embedding)
     stack = self._configured_stack()
     self.create_child('transformer', stack)
+    if self.layer_inputs_tpl is not None:
+      layer_inputs = self._configured_inputs(self.layer_inputs_tpl, stack)
+      self.create_child('layer_inputs', layer_inputs)
     if self.final_ln_tpl is not None:
       final_ln = self.final_ln_tpl.clone().set(dim=self.model_dims)
       self.create_child('final_ln', final_ln)
@@ -156,6 +162,26 @@ class TransformerLm(decode_states.DecodeStateContainer):
       # The model always passes a segment_mask that masks padding too.
       fold_padding_with_segment_mask=True,
       mask_self_attention=self.model_type == LanguageModelType.CAUSAL,
+    )
+
+  def _configured_inputs(
+    self, layer_inputs: LayerTpl, stack: LayerTpl
+  ) -> LayerTpl:
+    """Returns a LayerInputs of the layers of the stack.
+
+    Raises:
+      ValueError: the stack is not a StackedTransformer.
+    """
+    if not stack_configs.has_field(stack, 'num_layers'):
+      raise ValueError(
+        'stacked_transformer_tpl must be a StackedTransformer with'
+        f' layer_inputs_tpl, got {stack.cls.__name__}, whose layers run in a'
+        ' loop; set USE_REPEATED_LAYER=False in experiments'
+      )
+    return layer_inputs.clone().set(
+      vocab_size=self.vocab_size,
+      model_dims=self.model_dims,
+      num_layers=stack.num_layers,
     )
 
   def _configured_softmax(self) -> LayerTpl:
@@ -197,13 +223,19 @@ class TransformerLm(decode_states.DecodeStateContainer):
     """Returns a MultiTokenPrediction with the last layer of the stack.
 
     Raises:
-      ValueError: they would see the tokens that they predict, or their z-loss
-        would have another weight than their loss.
+      ValueError: they would see the tokens that they predict, their z-loss
+        would have another weight than their loss, or layers have inputs.
     """
     if self.model_type != LanguageModelType.CAUSAL:
       raise ValueError(
         f'model_type must be causal with mtp_tpl, got {self.model_type}; set '
         'mtp_tpl=None'
+      )
+    if self.layer_inputs_tpl is not None:
+      raise ValueError(
+        'layer_inputs_tpl must be None with mtp_tpl, whose layers have no'
+        f' inputs of their own, got {self.layer_inputs_tpl.cls.__name__}; set'
+        ' mtp_tpl=None'
       )
     if getattr(self.softmax_tpl, 'z_loss_weight', 0):
       raise ValueError(
@@ -271,7 +303,11 @@ class TransformerLm(decode_states.DecodeStateContainer):
       'time_step', jnp.asarray(start_time_step, jnp.int32)
     )
     activations = self.transformer(
-      embedded, paddings, segment_mask=mask, segment_pos=segment_pos
+      embedded,
+      paddings,
+      segment_mask=mask,
+      segment_pos=segment_pos,
+      **self._layer_inputs(inputs, embedded),
     )
     if self.final_ln_tpl is not None:
       activations = self.final_ln(activations)
@@ -372,6 +408,7 @@ class TransformerLm(decode_states.DecodeStateContainer):
       time_step=time_step,
       segment_pos=segment_pos,
       atten_mask=atten_mask,
+      **self._layer_inputs(inputs, embedded),
     )
     self.update_decode_state('time_step', time_step + ids.shape[1])
     if self.final_ln_tpl is not None:
@@ -422,6 +459,19 @@ class TransformerLm(decode_states.DecodeStateContainer):
       ngrammer=None if self.ngrammer_tpl is None else self.ngrammer,
       position_emb=None if self.position_emb_tpl is None else self.position_emb,
     )
+
+  def _layer_inputs(
+    self, ids: Int[Array, ' B *L'], embedded: Float[Array, 'B *L D']
+  ) -> dict[str, Array]:
+    """Returns the argument of the stack with the inputs of each layer, if any.
+
+    Args:
+      ids: of the tokens.
+      embedded: inputs of the first layer.
+    """
+    if self.layer_inputs_tpl is None:
+      return {}
+    return {'layer_inputs': self.layer_inputs(ids, embedded)}
 
   def _emb_var(self) -> Float[Array, 'V D'] | None:
     """Returns the embeddings of the vocabulary for the n-grammer, if dense."""
@@ -486,4 +536,5 @@ def _sharded_templates(lm_p: LayerTpl) -> model_sharding.ShardedTemplates:
     ngrammers=[lm_p.ngrammer_tpl],
     stacks=[lm_p.stacked_transformer_tpl],
     mtps=[lm_p.mtp_tpl],
+    layer_inputs=[lm_p.layer_inputs_tpl],
   )

@@ -7,6 +7,7 @@ from praxis.layers.transformers.feed_forward import TransformerFeedForward
 from praxis.layers.transformers.feed_forward_moe import (
   TransformerFeedForwardMoe,
 )
+from praxis.layers.transformers.layer_input_branch import LayerInputBranch
 from praxis.layers.transformers.pipelined import PipelinedTransformer
 from praxis.layers.transformers.repeated import (
   PipelineCompatibleStackedTransformerRepeated,
@@ -23,6 +24,7 @@ __getattr__ = module_getattr(__name__)
 
 __all__ = [
   'BranchNormFeedForwardMoe',
+  'LayerInputBranch',
   'PipelineCompatibleStackedTransformerRepeated',
   'PipelinedTransformer',
   'StackedTransformer',

@@ -71,6 +71,7 @@ class PipelinedTransformer(transformer_stack.TransformerStack):
   def _run(
     self, inputs: Float[Array, 'B T D'], context: transformer_stack.LayerContext
   ) -> Float[Array, 'B T D']:
+    self._refuse_layer_inputs(context)
     outputs = self.pipeline(inputs, *context)
     return self.shard(outputs, self.activation_split_dims_mapping.final_out)
 

@@ -81,6 +81,7 @@ class StackedTransformerRepeated(transformer_stack.TransformerStack):
 
     With return_intermediate_outputs those of all instead, [x_times, ...].
     """
+    self._refuse_layer_inputs(context)
     if self.prefix is not None:
       inputs = self.prefix_layers(inputs, *context)
     return self.repeat_layer(inputs, *context)
@@ -88,6 +89,7 @@ class StackedTransformerRepeated(transformer_stack.TransformerStack):
   def _run_step(
     self, inputs: Float[Array, 'B *L D'], context: transformer_stack.StepContext
   ) -> Any:
+    self._refuse_layer_inputs(context)
     if self.prefix is not None:
       inputs = self.prefix_layers.extend_step(inputs, **context._asdict())
     return self.repeat_layer.extend_step(inputs, **context._asdict())

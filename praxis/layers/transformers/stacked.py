@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -11,8 +11,9 @@ from jaxtyping import Array, Float, Int
 
 from praxis import base_layer, pax_fiddle
 from praxis.layers import checkpoint_policy as checkpoint_policy_lib
-from praxis.layers import stochastics
+from praxis.layers import shared_key_attention, stochastics
 from praxis.layers.attentions import masks
+from praxis.layers.attentions.attention_core import KeysAndValues
 from praxis.layers.transformers import (
   feed_forward_moe,
   stack_masks,
@@ -35,7 +36,8 @@ class StackedTransformer(transformer_stack.TransformerStack):
   # Whether self-attention masks later positions.
   mask_self_attention: bool = False
   num_layers: int = 0
-  # Model dimension, hidden dimension of feed-forward blocks, attention heads.
+  # Model dimension, hidden dimension of feed-forward blocks unless the template
+  # of a layer sets its own, attention heads.
   model_dims: int = 0
   hidden_dims: int = 0
   num_heads: int = 0
@@ -79,6 +81,9 @@ class StackedTransformer(transformer_stack.TransformerStack):
   )
   # Local attention window of all layers, or a sequence with one per layer.
   local_window_size: _Window | Sequence[_Window] = None
+  # The index of the earlier layer, with a KeySourceAttention, whose keys and
+  # values the SharedKeyAttention of each layer attends to; None for its own.
+  key_sources: Sequence[int | None] | None = None
 
   def setup(self) -> None:
     self._check_stack_fields()
@@ -117,11 +122,15 @@ class StackedTransformer(transformer_stack.TransformerStack):
     if self.remat and not self.do_eval:
       policy = checkpoint_policy_lib.custom_policy(self.checkpoint_policy)
       run_layer = nn.remat(_run_layer, policy=policy)
-    for layer in self.x_layers:
-      outputs = run_layer(
-        *(layer, outputs, context.paddings, mask),
+    shared: dict[int, KeysAndValues] = {}
+    for i, layer in enumerate(self.x_layers):
+      own = self._own_inputs(i, context.layer_inputs, shared)
+      outputs, keys = run_layer(
+        *(layer, own, outputs, context.paddings, mask),
         *(context.cross_inputs, cross_mask, context.segment_pos),
       )
+      if keys is not None:
+        shared[i] = keys
     return outputs
 
   def _run_step(
@@ -144,15 +153,40 @@ class StackedTransformer(transformer_stack.TransformerStack):
         inputs, context.time_step, seq_len, context.segment_pos
       )
     outputs = inputs
-    for layer in self.x_layers:
+    shared: dict[int, KeysAndValues] = {}
+    for i, layer in enumerate(self.x_layers):
       outputs = layer.extend_step(
         outputs,
         time_step=context.time_step,
         segment_pos=context.segment_pos,
         attention_mask=mask,
         cross_attention_mask=cross_mask,
+        **self._own_inputs(i, context.layer_inputs, shared),
       )
+      if i in (self.key_sources or ()):
+        shared[i] = layer.self_attention.cached_keys_and_values()
     return outputs
+
+  def _own_inputs(
+    self,
+    index: int,
+    layer_inputs: Float[Array, 'B *L N P'] | None,
+    shared: Mapping[int, KeysAndValues],
+  ) -> dict[str, Any]:
+    """Returns the arguments that only one layer gets.
+
+    Args:
+      index: of the layer.
+      layer_inputs: those of all layers.
+      shared: keys and values of earlier layers by their index.
+    """
+    own: dict[str, Any] = {}
+    if layer_inputs is not None:
+      own['layer_input'] = layer_inputs[..., index, :]
+    source = None if self.key_sources is None else self.key_sources[index]
+    if source is not None:
+      own['keys_and_values'] = shared[source]
+    return own
 
   def _visit_decode_states(
     self, visit: Callable[[base_layer.BaseLayer], None]
@@ -166,7 +200,7 @@ class StackedTransformer(transformer_stack.TransformerStack):
       use_cross_attention=self.use_cross_attention,
       dim_per_head=self.dim_per_head,
       input_dims=self.model_dims,
-      hidden_dims=self.hidden_dims,
+      hidden_dims=layer.hidden_dims or self.hidden_dims,
       packed_input=self.packed_input,
       atten_dropout_prob=self._dropout_prob(self.atten_dropout_prob),
       residual_dropout_prob=self._dropout_prob(self.residual_dropout_prob),
@@ -225,6 +259,30 @@ class StackedTransformer(transformer_stack.TransformerStack):
     moe.hidden_dims = moe.hidden_dims or self.hidden_dims
     return moe
 
+  def _check_key_sources(self) -> None:
+    """Raises ValueError if a layer has no such source."""
+    sources = self.key_sources
+    if sources is None:
+      return
+    if len(sources) != self.num_layers:
+      raise ValueError(
+        f'key_sources must have an entry for each of {self.num_layers} layers'
+        f' (None for its own keys), got {len(sources)}'
+      )
+    for i, source in enumerate(sources):
+      if source is None:
+        continue
+      attention = self._template_of_layer(source).tr_atten_tpl.cls
+      if not (
+        0 <= source < i
+        and issubclass(attention, shared_key_attention.KeySourceAttention)
+      ):
+        raise ValueError(
+          f'key_sources[{i}] must be the index of an earlier layer with a'
+          f' KeySourceAttention, got {source} with a {attention.__name__}; set'
+          ' tr_atten_tpl of its template'
+        )
+
   def _check_stack_fields(self) -> None:
     self._check_positive('num_layers', 'model_dims', 'hidden_dims')
     templates = self.transformer_layer_params_tpl
@@ -241,6 +299,7 @@ class StackedTransformer(transformer_stack.TransformerStack):
       )
     if self.local_window_size is not None:
       self._windows(self.local_window_size)
+    self._check_key_sources()
     ngrammers = self.ngrammer_tpls
     if ngrammers is not None and len(ngrammers) != self.num_layers:
       raise ValueError(
@@ -250,11 +309,18 @@ class StackedTransformer(transformer_stack.TransformerStack):
 
 
 def _run_layer(
-  layer: transformer.Transformer, *args: Any
-) -> Float[Array, 'B T D']:
-  """Returns the output of `layer(*args)` without attention probabilities."""
-  outputs, _ = layer(*args)
-  return outputs
+  layer: transformer.Transformer, own: Mapping[str, Any], *args: Any
+) -> tuple[Float[Array, 'B T D'], KeysAndValues | None]:
+  """Returns the output of a layer, and its keys and values if others use them.
+
+  Args:
+    layer: the layer.
+    own: further arguments, by name.
+    *args: those of all layers.
+  """
+  outputs, attended = layer(*args, **own)
+  keys = attended.get('self_atten')
+  return outputs, keys if isinstance(keys, KeysAndValues) else None
 
 
 def _segment_step_mask(

@@ -16,7 +16,7 @@ from praxis.layers import (
   normalizations,
   stochastics,
 )
-from praxis.layers.attentions import segments
+from praxis.layers.attentions import attention_core, segments
 from praxis.layers.transformers import (
   activation_summaries,
   feed_forward,
@@ -28,6 +28,8 @@ NestedMap = py_utils.NestedMap
 NormPosition = norm_placement.NormPosition
 template_field = pax_fiddle.template_field
 
+KeysAndValues = attention_core.KeysAndValues
+Attended = attention_core.Attended
 _Mask = Float[Array, '#B #N #T S']
 
 
@@ -65,6 +67,8 @@ class Transformer(decode_states.DecodeStateContainer):
   # Accepted and ignored: the attention masks separate packed segments.
   packed_input: bool = False
   tr_fflayer_tpl: LayerTpl = template_field(feed_forward.TransformerFeedForward)
+  # Adds a function of the layer's own input to the output; a LayerInputBranch.
+  layer_input_tpl: LayerTpl | None = template_field(None)
   # Whether outputs are multiplied by a variable, which no gradient updates
   # (Gemma 4).
   use_output_scale: bool = False
@@ -92,6 +96,9 @@ class Transformer(decode_states.DecodeStateContainer):
         ),
       )
     self._create_feed_forward()
+    if self.layer_input_tpl is not None:
+      branch = self.layer_input_tpl.clone().set(model_dims=self.input_dims)
+      self.create_child('layer_input', branch)
     if self.use_output_scale:
       self._create_output_scale()
 
@@ -104,8 +111,13 @@ class Transformer(decode_states.DecodeStateContainer):
     cross_attention_mask: Float[Array, '#B #N #T S'] | None = None,
     segment_pos: Int[Array, '#B T'] | None = None,
     segment_ids: Int[Array, 'B T'] | None = None,
+    layer_input: Float[Array, 'B T P'] | None = None,
+    keys_and_values: KeysAndValues | None = None,
   ) -> tuple[Float[Array, 'B T D'], NestedMap]:
     """Returns the output, and the attention probabilities.
+
+    A layer whose attention is a KeySourceAttention returns its keys and values
+    instead of the probabilities of its self-attention.
 
     Args:
       inputs: of the layer.
@@ -115,13 +127,20 @@ class Transformer(decode_states.DecodeStateContainer):
       cross_attention_mask: additive mask of cross-attention.
       segment_pos: position of each input in its segment.
       segment_ids: segments of packed inputs, for routing by segment.
+      layer_input: the layer's own, for `layer_input_tpl`.
+      keys_and_values: those of another layer, which a SharedKeyAttention
+        attends to.
 
     Raises:
       ValueError: cross_inputs are required and missing.
     """
 
-    def self_attend(x: Array) -> tuple[Array, Array | None]:
-      return self._self_attend(x, attention_mask, segment_pos)
+    def self_attend(x: Array) -> tuple[Array, Attended]:
+      if keys_and_values is None:
+        return self._self_attend(x, attention_mask, segment_pos)
+      return self.self_attention.attend(
+        x, keys_and_values, attention_mask, segment_pos
+      )
 
     def cross_attend(x: Array) -> tuple[Array, Array]:
       return self.cross_attention(
@@ -138,7 +157,7 @@ class Transformer(decode_states.DecodeStateContainer):
         cross_attend, outputs, paddings, 'cross_'
       )
     outputs = self._feed_forward(inputs, outputs, paddings, segment_ids)
-    outputs = self._scale_output(outputs)
+    outputs = self._finish_output(outputs, layer_input)
     return checkpoint_name(outputs, 'transformer_layer_out'), probs
 
   def extend_step(
@@ -149,6 +168,8 @@ class Transformer(decode_states.DecodeStateContainer):
     segment_pos: Int[Array, ' B *L'] | None = None,
     attention_mask: Float[Array, '...'],
     cross_attention_mask: Float[Array, '...'] | None = None,
+    layer_input: Float[Array, 'B *L P'] | None = None,
+    keys_and_values: KeysAndValues | None = None,
   ) -> Float[Array, 'B *L D']:
     """Returns the output of one decoding step, or of L consecutive ones.
 
@@ -158,15 +179,26 @@ class Transformer(decode_states.DecodeStateContainer):
       segment_pos: position of each step in its segment.
       attention_mask: [B or 1, 1, S], or [B or 1, 1, L, S] for several steps.
       cross_attention_mask: the same for cross-attention; None skips it.
+      layer_input: see `__call__`.
+      keys_and_values: those of all cached steps; see `__call__`.
 
     Raises:
       ValueError: cross_attention_mask is required and missing.
     """
 
     def self_attend(x: Array) -> tuple[Array, None]:
-      encoded = self._self_attend_step(
-        x, attention_mask, time_step, segment_pos
-      )
+      if keys_and_values is None:
+        encoded = self._self_attend_step(
+          x, attention_mask, time_step, segment_pos
+        )
+      else:
+        encoded = self.self_attention.attend_step(
+          x,
+          keys_and_values,
+          atten_mask=attention_mask,
+          time_step=time_step,
+          segment_pos=segment_pos,
+        )
       return encoded, None
 
     def cross_attend(x: Array) -> tuple[Array, None]:
@@ -183,7 +215,7 @@ class Transformer(decode_states.DecodeStateContainer):
     if self._uses_cross_inputs(cross_attention_mask):
       outputs, _ = self._attention_block(cross_attend, outputs, None, 'cross_')
     outputs = self._feed_forward_step(inputs, outputs, time_step)
-    return self._scale_output(outputs)
+    return self._finish_output(outputs, layer_input)
 
   def decoding_sequence_length(self) -> int:
     """Returns the number of steps that the decode cache can hold."""
@@ -220,7 +252,7 @@ class Transformer(decode_states.DecodeStateContainer):
     x: Float[Array, 'B T D'],
     mask: Array | segments.SegmentMask,
     pos: Array | None,
-  ) -> tuple[Float[Array, 'B T D'], Array | None]:
+  ) -> tuple[Float[Array, 'B T D'], Attended]:
     """Returns self-attention of the normalized inputs, and probabilities."""
     return self.self_attention(
       x, x, x, mask, query_segment_pos=pos, key_segment_pos=pos
@@ -268,20 +300,24 @@ class Transformer(decode_states.DecodeStateContainer):
     )
     self.create_variable('output_scale', scale, trainable=False)
 
-  def _scale_output(
-    self, outputs: Float[Array, 'B *L D']
+  def _finish_output(
+    self,
+    outputs: Float[Array, 'B *L D'],
+    layer_input: Float[Array, 'B *L P'] | None,
   ) -> Float[Array, 'B *L D']:
+    if self.layer_input_tpl is not None:
+      outputs = self.layer_input(outputs, layer_input)
     if not self.use_output_scale:
       return outputs
     return outputs * self.get_var('output_scale').astype(outputs.dtype)
 
   def _attention_block(
     self,
-    attend: Callable[[Array], tuple[Array, Array | None]],
+    attend: Callable[[Array], tuple[Array, Attended]],
     inputs: Float[Array, 'B *L D'],
     paddings: Num[Array, ' B *L'] | None,
     prefix: str = '',
-  ) -> tuple[Float[Array, 'B *L D'], Array | None]:
+  ) -> tuple[Float[Array, 'B *L D'], Attended]:
     """Applies norms, attention and the residual connection by norm_policy."""
 
     def norm(position: NormPosition, x: Array) -> Array:

@@ -20,6 +20,7 @@ class LayerContext(NamedTuple):
   cross_paddings: Num[Array, 'B S'] | None
   cross_segment_mask: Float[Array, '#B 1 #T S'] | None
   segment_pos: Int[Array, '#B T'] | None
+  layer_inputs: Float[Array, 'B T N P'] | None = None
 
 
 class StepContext(NamedTuple):
@@ -30,6 +31,7 @@ class StepContext(NamedTuple):
   atten_mask: Float[Array, '#B 1 *L S'] | None
   cross_paddings: Num[Array, 'B C'] | None
   cross_segment_mask: Float[Array, '#B 1 C'] | None
+  layer_inputs: Float[Array, 'B *L N P'] | None = None
 
 
 class TransformerStack(decode_states.DecodeStateContainer):
@@ -46,6 +48,7 @@ class TransformerStack(decode_states.DecodeStateContainer):
     cross_paddings: Num[Array, 'B S'] | None = None,
     cross_segment_mask: Float[Array, '#B 1 #T S'] | None = None,
     segment_pos: Int[Array, '#B T'] | None = None,
+    layer_inputs: Float[Array, 'B T N P'] | None = None,
   ) -> Any:
     """Returns the output of the last layer.
 
@@ -57,6 +60,7 @@ class TransformerStack(decode_states.DecodeStateContainer):
       cross_paddings: 1 for padded cross inputs.
       cross_segment_mask: additive mask between inputs and cross inputs.
       segment_pos: position of each input in its segment.
+      layer_inputs: an input of each of the N layers.
     """
     context = LayerContext(
       paddings,
@@ -65,6 +69,7 @@ class TransformerStack(decode_states.DecodeStateContainer):
       cross_paddings,
       cross_segment_mask,
       segment_pos,
+      layer_inputs,
     )
     return self._run(inputs, context)
 
@@ -77,6 +82,7 @@ class TransformerStack(decode_states.DecodeStateContainer):
     atten_mask: Float[Array, '#B 1 *L S'] | None = None,
     cross_paddings: Num[Array, 'B C'] | None = None,
     cross_segment_mask: Float[Array, '#B 1 C'] | None = None,
+    layer_inputs: Float[Array, 'B *L N P'] | None = None,
   ) -> Any:
     """Returns the output of one decoding step, or of L consecutive ones.
 
@@ -88,11 +94,30 @@ class TransformerStack(decode_states.DecodeStateContainer):
       atten_mask: additive mask over cached steps, replaces the default one.
       cross_paddings: 1 for padded cross inputs.
       cross_segment_mask: additive mask over cross inputs.
+      layer_inputs: an input of each of the N layers.
     """
     context = StepContext(
-      time_step, segment_pos, atten_mask, cross_paddings, cross_segment_mask
+      time_step,
+      segment_pos,
+      atten_mask,
+      cross_paddings,
+      cross_segment_mask,
+      layer_inputs,
     )
     return self._run_step(inputs, context)
+
+  def _refuse_layer_inputs(self, context: LayerContext | StepContext) -> None:
+    """Checks that layers have no inputs of their own.
+
+    Raises:
+      ValueError: they have.
+    """
+    if context.layer_inputs is not None:
+      raise ValueError(
+        f'layer_inputs must be None for a {type(self).__name__}, whose layers'
+        f' run in a loop, got shape {list(context.layer_inputs.shape)}; use a'
+        ' StackedTransformer'
+      )
 
   def _run(self, inputs: Float[Array, 'B T D'], context: LayerContext) -> Any:
     """Returns the output of the last layer."""

@@ -11,9 +11,11 @@ from praxis.layers import (
   context_parallel,
   gpu_fast_attention,
   normalizations,
+  shared_key_attention,
 )
 from praxis.layers import grouped_query_attention as gqa
 from praxis.layers import multi_query_attention as mqa
+from praxis.layers.attentions import attention_core
 from tests.golden.layer_case import case, f32, i32
 
 _SIZES = {'input_dim': 6, 'hidden_dim': 8, 'num_heads': 4}
@@ -104,6 +106,16 @@ CASES = {
   'MultiQueryDotProductAttention grouped': _headless(num_kv_heads=2),
   'MultiQueryDotProductAttentionLPB': _headless(
     mqa.MultiQueryDotProductAttentionLPB
+  ),
+  'KeySourceAttention': _headless(shared_key_attention.KeySourceAttention),
+  'SharedKeyAttention': case(
+    shared_key_attention.SharedKeyAttention.config(
+      **_SIZES, num_kv_heads=2, ln_tpl=normalizations.RmsNorm.config()
+    ),
+    f32(2, 5, 6),
+    attention_core.KeysAndValues(f32(2, 5, 2, 2), f32(2, 5, 2, 2)),
+    f32(1, 1, 5, 5),
+    method='attend',
   ),
   'OneHeadedAttentionProjection': case(
     mqa.OneHeadedAttentionProjection.config(input_dim=6, output_dim=2),

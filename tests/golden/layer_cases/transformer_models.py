@@ -56,6 +56,13 @@ CASES = {
     *(i32(2, 4), f32(2, 4)),
     labels=_LABELS,
   ),
+  'LayerInputs': case(
+    transformer_models.LayerInputs.config(
+      vocab_size=16, model_dims=8, num_layers=2, layer_input_dims=3
+    ),
+    i32(2, 4),
+    f32(2, 4, 8),
+  ),
   'TransformerEncoderDecoder': case(
     _encoder_decoder(), i32(2, 3), f32(2, 3), i32(2, 4), f32(2, 4), _LABELS
   ),

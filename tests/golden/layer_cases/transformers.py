@@ -134,6 +134,11 @@ CASES = {
     *_INPUTS,
     _MASK,
   ),
+  'LayerInputBranch': case(
+    transformers.LayerInputBranch.config(model_dims=6, layer_input_dims=3),
+    f32(4, 4, 6),
+    f32(4, 4, 3),
+  ),
   'StackedTransformer': case(
     _stack(use_cross_attention=True, mask_self_attention=True),
     *_INPUTS,

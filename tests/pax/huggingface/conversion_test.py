@@ -48,6 +48,7 @@ from tests.pax.huggingface import convert_command, reference_models
     ('glm4', {'dtype': 'BF16'}),
     ('glm4_moe', {'num_files': 3}),
     ('gemma4_moe', {'dtype': 'BF16'}),
+    ('gemma4_e2b', {'num_files': 2}),
     ('gpt2', {}),
     ('t5', {'num_files': 2}),
   ],
@@ -86,6 +87,23 @@ def test_a_module_of_qwen3_next_is_kept(tmp_path, capsys):
   assert convert_command.contents(output) == convert_command.contents(source)
   error = convert_command.fail(capsys, 'hf-to-pax', source, job, '--mtp')
   assert 'num_nextn_predict_layers in config.json must be at least 1' in error
+
+
+def test_keys_of_layers_that_share_others_are_kept(tmp_path, capsys):
+  source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
+  reference = reference_models.load()['gemma4_e2b']
+  # Published files have them; the last layers do not use them.
+  unused = {
+    f'model.layers.3.self_attn.{name}.weight': shape
+    for name, shape in (('k_proj', (32, 32)), ('k_norm', (16,)))
+  }
+  assert not unused.keys() & reference['tensors'].keys()
+  reference_models.write(
+    source, reference['config'], reference['tensors'] | unused
+  )
+  convert_command.run(capsys, 'hf-to-pax', source, job)
+  convert_command.run(capsys, 'pax-to-hf', job, output)
+  assert convert_command.contents(output) == convert_command.contents(source)
 
 
 def test_files_have_at_most_the_given_size(tmp_path, capsys):

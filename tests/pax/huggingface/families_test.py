@@ -299,6 +299,21 @@ def test_the_published_files_of_llama_4():
       {'layer_types': ['chunked_attention']},
       'layer_types .* must be',
     ),
+    (
+      'gemma4_e2b',
+      {'num_kv_shared_layers': 5},
+      r"a layer of each type .* last 5 of 6, got none of \['full_attention'\]",
+    ),
+    (
+      'gemma4_e2b',
+      {'vocab_size_per_layer_input': 60},
+      'vocab_size_per_layer_input .* vocab_size=61, got 60',
+    ),
+    (
+      'gemma4_moe',
+      {'use_double_wide_mlp': True},
+      'use_double_wide_mlp .* must be false with enable_moe_block, got true',
+    ),
   ],
 )
 def test_settings_without_a_layer_are_refused(name, settings, message):

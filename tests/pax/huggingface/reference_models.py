@@ -158,7 +158,7 @@ def write_byte_model(
     num_layers: Number of layers; None is that of the reference.
   """
   settings = {
-    'vocab_size': BYTE_VOCAB_SIZE,
+    **{x: BYTE_VOCAB_SIZE for x in load()[name]['config'] if 'vocab_size' in x},
     'eos_token_id': tokenizers.ByteTokenizer.eos_id,
   }
   if num_layers is not None:

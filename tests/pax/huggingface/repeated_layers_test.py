@@ -139,6 +139,21 @@ def test_blocks_have_the_mixers_of_layers():
   assert block_p.moe_layers == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize(
+  'settings, message',
+  [
+    ({}, 'must not have inputs of their own, .* USE_REPEATED_LAYER=False'),
+    (
+      {'hidden_size_per_layer_input': 0},
+      'must not have the keys of other layers, .* USE_REPEATED_LAYER=False',
+    ),
+  ],
+)
+def test_layers_that_depend_on_their_place_are_not_repeated(settings, message):
+  with pytest.raises(ValueError, match=message):
+    _block_of_repeated_layers('gemma4_e2b', **settings)
+
+
 def test_layers_without_a_period_are_not_repeated(tmp_path, capsys):
   source, _ = reference_models.write_reference(tmp_path / 't5', 't5')
   error = convert_command.fail(

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int, Num
 
 from praxis import base_layer, pax_fiddle
 from praxis.layers import normalizations, transformers
+from praxis.layers.attentions import attention_core
 from praxis.layers.embedding_softmax import rotary
 from praxis.layers.transformers import norm_placement
 
@@ -163,11 +164,11 @@ class ParallelTransformer(transformers.Transformer):
 
   def _attention_block(
     self,
-    attend: Callable[[Array], tuple[Array, Array | None]],
+    attend: Callable[[Array], tuple[Array, attention_core.Attended]],
     inputs: _Inputs,
     paddings: Num[Array, ' B *L'] | None,
     prefix: str = '',
-  ) -> tuple[_Inputs, Array | None]:
+  ) -> tuple[_Inputs, attention_core.Attended]:
     del paddings, prefix
     encoded, probs = attend(self._atten_norm(inputs))
     return inputs + self.residual_dropout(encoded), probs

@@ -163,6 +163,20 @@ class Gemma4(fine_tuning.HuggingFaceLm):
 
 
 @experiment_registry.register
+class Gemma4E2B(fine_tuning.HuggingFaceLm):
+  """The language model of Gemma 4 E2B."""
+
+  CONFIG = published_configs.GEMMA4_E2B
+
+
+@experiment_registry.register
+class Gemma4E4B(fine_tuning.HuggingFaceLm):
+  """The language model of Gemma 4 E4B."""
+
+  CONFIG = published_configs.GEMMA4_E4B
+
+
+@experiment_registry.register
 class Gemma4Moe(fine_tuning.HuggingFaceLm):
   """The language model of Gemma 4, 26B with 4B for a token."""
 

@@ -180,6 +180,38 @@ GEMMA4: Json = {
   'eos_token_id': 1,
   'pad_token_id': 0,
 }
+# The language model of Gemma 4 E2B.
+GEMMA4_E2B: Json = {
+  'model_type': 'gemma4_text',
+  'vocab_size': 262144,
+  'hidden_size': 1536,
+  'intermediate_size': 6144,
+  'use_double_wide_mlp': True,
+  'num_hidden_layers': 35,
+  'num_attention_heads': 8,
+  'num_key_value_heads': 1,
+  'num_kv_shared_layers': 20,
+  'layer_types': [*['sliding_attention'] * 4, 'full_attention'] * 7,
+  'final_logit_softcapping': 30.0,
+  'bos_token_id': 2,
+  'eos_token_id': 1,
+  'pad_token_id': 0,
+}
+# The language model of Gemma 4 E4B.
+GEMMA4_E4B: Json = {
+  'model_type': 'gemma4_text',
+  'vocab_size': 262144,
+  'hidden_size': 2560,
+  'intermediate_size': 10240,
+  'num_hidden_layers': 42,
+  'num_attention_heads': 8,
+  'num_key_value_heads': 2,
+  'num_kv_shared_layers': 18,
+  'final_logit_softcapping': 30.0,
+  'bos_token_id': 2,
+  'eos_token_id': 1,
+  'pad_token_id': 0,
+}
 # OLMo 2 1B.
 OLMO2: Json = {
   'model_type': 'olmo2',

@@ -143,6 +143,23 @@ def test_embeddings_and_positions():
   assert specs['softmax/logits_ffn/linear/w'] == ('data', 'mdl')
 
 
+def test_inputs_of_layers():
+  lm = _lm(
+    layer_inputs_tpl=transformer_models.LayerInputs.config(layer_input_dims=4)
+  )
+  layer = lm.stacked_transformer_tpl.transformer_layer_params_tpl
+  layer.layer_input_tpl = transformers.LayerInputBranch.config(
+    layer_input_dims=4
+  )
+  specs = _specs(_set_v1(lm))
+  # A lookup is a gather, for no axis shards the vocabulary.
+  assert specs['layer_inputs/embedding/emb_var'] == (None, ('data', 'mdl'))
+  assert specs['layer_inputs/proj/w'] == ('data', 'mdl')
+  branch = 'transformer/x_layers_0/layer_input'
+  assert specs[f'{branch}/gate/w'] == ('data', 'mdl')
+  assert specs[f'{branch}/proj/w'] == ('mdl', 'data')
+
+
 def test_custom_mappings_and_experts():
   lm = transformer_models.TransformerLm.set_custom_sharding_params(
     _lm(),

@@ -18,6 +18,7 @@ from praxis.layers import ngrammer, transformer_models, transformers
 from praxis.layers.transformer_models import LanguageModelType, stack_configs
 from praxis.nested_map import NestedMap
 from tests.praxis.layers import running
+from tests.testing import numpy_layers
 from tests.testing.layers import random_variables
 
 _B, _T, _D, _V = 2, 6, 8, 13
@@ -258,6 +259,35 @@ def _with_ngrams():
   return _lm(ngrammer_tpl=ids, post_attention_ngrammer_tpls=[clusters, None])
 
 
+def _with_layer_inputs(**fields):
+  lm = _lm(
+    layer_inputs_tpl=transformer_models.LayerInputs.config(layer_input_dims=3),
+    **fields,
+  )
+  layer = lm.stacked_transformer_tpl.transformer_layer_params_tpl
+  layer.layer_input_tpl = transformers.LayerInputBranch.config(
+    layer_input_dims=3
+  )
+  return lm
+
+
+def test_inputs_of_layers_are_of_tokens_and_their_embeddings():
+  config = transformer_models.LayerInputs.config(
+    vocab_size=_V, model_dims=_D, num_layers=2, layer_input_dims=3
+  )
+  ids = _ids()
+  embedded = jax.random.normal(jax.random.key(1), (*ids.shape, _D))
+  layer, variables = running.build(config, ids, embedded)
+  p = jax.tree.map(lambda a: np.asarray(a, np.float64), variables['params'])
+  of_layers = lambda x: x.reshape(*ids.shape, 2, 3)
+  projected = of_layers(np.asarray(embedded) @ p['proj']['w'] / _D**0.5)
+  projected = numpy_layers.rms_norm(projected, p['ln']['scale'])
+  of_tokens = of_layers(p['embedding']['emb_var'][np.asarray(ids)] * 3**0.5)
+  want = (projected + of_tokens) / 2**0.5
+  got = running.run(layer, variables, ids, embedded)
+  np.testing.assert_allclose(got, want, atol=1e-5)
+
+
 @pytest.mark.parametrize(
   'lm',
   [
@@ -265,8 +295,9 @@ def _with_ngrams():
     _rotary(_repeated()),
     _lm(1, position_emb_tpl=es.TrainablePositionalEmbedding.config()),
     _with_ngrams(),
+    _with_layer_inputs(),
   ],
-  ids=['stacked', 'repeated rotary', 'trainable', 'ngrams'],
+  ids=['stacked', 'repeated rotary', 'trainable', 'ngrams', 'layer inputs'],
 )
 def test_steps_equal_the_whole(lm):
   run, ids = _Run(lm), _ids()
@@ -359,6 +390,16 @@ def test_errors():
   lm = _lm(entropy_loss_weight=0.1)
   lm.softmax_tpl.set(chunk_size=2)
   _refuses(lm, 'needs the logits of all tokens')
+  inputs = transformer_models.LayerInputs.config(layer_input_dims=3)
+  _refuses(
+    _repeated(layer_inputs_tpl=inputs),
+    'must be a StackedTransformer with layer_inputs_tpl, .* in a loop',
+  )
+  mtp = transformer_models.MultiTokenPrediction.config()
+  _refuses(
+    _with_layer_inputs(mtp_tpl=mtp),
+    'must be None with mtp_tpl, .* got LayerInputs',
+  )
 
 
 def test_a_bidirectional_model_has_no_steps():

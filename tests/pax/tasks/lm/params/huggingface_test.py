@@ -43,6 +43,8 @@ _PUBLISHED = {
   'Gemma2': ('gemma2', 2614),
   'Gemma3': ('gemma3_text', 999),
   'Gemma4': ('gemma4_unified_text', 11907),
+  'Gemma4E2B': ('gemma4_text', 4628),
+  'Gemma4E4B': ('gemma4_text', 7463),
   'Gemma4Moe': ('gemma4_text', 25233),
   'GptOss': ('gpt_oss', 20914),
   'Olmo2': ('olmo2', 1484),
@@ -307,6 +309,26 @@ def test_a_reference_has_the_layers_of_the_policy(objective):
   network_p = model_p.mdl if objective == 'preferences' else model_p.lm_tpl
   block_p = network_p.stacked_transformer_tpl.block
   assert block_p.moe_layer_tpl.choice_bias_update_rate == 0.5
+
+
+@pytest.mark.nightly
+def test_layers_with_shared_keys_have_the_same_loss_on_a_mesh(tmp_path, capfd):
+  source = reference_models.write_byte_model(tmp_path / 'source', 'gemma4_e2b')
+  words = ['--set=NUM_TRAIN_STEPS=1', '--set=LEARNING_RATE=0.0']
+  words += ['--set=BATCH_SIZE=4', '--set=EVAL_ON_TEST=False']
+  losses = {}
+  for shape in ('[1,1,1]', '[1,2,2]'):
+    job, output = tmp_path / f'job{shape}', tmp_path / f'output{shape}'
+    words_of_mesh = [*words, f'--set=ICI_MESH_SHAPE={shape}']
+    code = job_runs.run('Gemma4E2B', source, job, *words_of_mesh)
+    assert code == 0, capfd.readouterr().err
+    losses[shape] = job_runs.first_loss(job)
+    convert = ['pax', 'convert', 'pax-to-hf', str(job), str(output)]
+    assert main.main(convert) == 0
+    before, after = (x / 'model.safetensors' for x in (source, output))
+    assert before.read_bytes() == after.read_bytes()
+  on_one, on_four = losses.values()
+  assert on_four == pytest.approx(on_one, abs=1e-5)
 
 
 @pytest.mark.nightly
