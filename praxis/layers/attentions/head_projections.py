@@ -142,6 +142,13 @@ class HeadProjections(kv_cache.CachedAttention):
       heads = self.combined_qkv(query_vec)
       names = ['combined_qkv_proj'] * 3
     else:
+      if self.use_keys_as_values and not (
+        key_vec is value_vec or self.is_initializing()
+      ):
+        raise ValueError(
+          'value_vec must be key_vec with use_keys_as_values=True, got another'
+          ' array; set use_keys_as_values=False'
+        )
       layers = self._separate_projections()
       inputs = query_vec, key_vec, value_vec
       heads = [

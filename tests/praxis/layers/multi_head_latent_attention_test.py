@@ -246,6 +246,11 @@ def test_weights_are_sharded_and_have_their_initial_values():
     ({'ln_tpl': pax_fiddle.Config(base_layer.BaseLayer)}, 'ln_tpl must be'),
     ({'combine_qkv': True}, 'combine_qkv must be False'),
     ({'use_output_gate': True}, 'use_output_gate must be False'),
+    ({'use_keys_as_values': True}, 'use_keys_as_values must be False'),
+    (
+      {'value_ln_tpl': pax_fiddle.Config(base_layer.BaseLayer)},
+      'value_ln_tpl must be None',
+    ),
   ],
 )
 def test_bad_settings_are_refused(kwargs, message):

@@ -110,7 +110,7 @@ def test_attention(name):
   options = _OPTIONS[name]
   x, mask = running.normal(_B, _T, _D), _mask()
   layer, variables = running.build(_config(**options), x, x, x, mask)
-  out, probs = running.run(layer, variables, x, x, x, mask)
+  out, probs = running.jit(lambda x: layer.apply(variables, x, x, x, mask))(x)
   want = _reference(variables['params'], np.asarray(x), mask, options)
   np.testing.assert_allclose(probs, want[1], atol=1e-5)
   np.testing.assert_allclose(out, want[0], atol=1e-5)
@@ -274,6 +274,26 @@ def test_bad_settings_are_refused(kwargs, message):
   with pytest.raises(ValueError, match=message):
     layer = _config(**kwargs).set(name='mqa').Instantiate()
     layer.abstract_init_with_metadata(x, x, x, _mask())
+
+
+def test_values_that_are_keys_have_no_inputs_of_their_own():
+  x = jnp.zeros((_B, _T, _D))
+  config = _config(use_keys_as_values=True)
+  layer, variables = running.build(config, x, x, x, _mask())
+  with pytest.raises(ValueError, match='value_vec must be key_vec'):
+    layer.apply(variables, x, x, x + 1, _mask())
+  combined = attentions.DotProductAttention.config(
+    input_dim=_D,
+    hidden_dim=_D,
+    num_heads=_N,
+    combine_qkv=True,
+    use_keys_as_values=True,
+    name='combined',
+  ).Instantiate()
+  with pytest.raises(
+    ValueError, match='combine_qkv must be False with use_key'
+  ):
+    combined.abstract_init_with_metadata(x, x, x, _mask())
 
 
 def test_chunks_are_of_one_sequence():
