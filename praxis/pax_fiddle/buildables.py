@@ -15,7 +15,7 @@ from fiddle import daglish, history
 from fiddle._src import signatures
 
 from praxis import struct_text
-from praxis.pax_fiddle import instantiation, metadata
+from praxis.pax_fiddle import equality, instantiation, metadata
 
 T = TypeVar('T', covariant=True)
 TypeOrCallableProducingT = Callable[..., T] | type[T]
@@ -76,6 +76,9 @@ class _PaxBuildable(CloneAndSetMixin, fdl.Buildable, Generic[T]):
     vars(copied)['__arguments__'] = copy.deepcopy(self.__arguments__, memo)
     return copied
 
+  def __eq__(self, other: object) -> bool:
+    return isinstance(other, _PaxBuildable) and equality.are_equal(self, other)
+
   @property
   def cls(self) -> Any:
     """The configured class or function; assign to replace it."""
@@ -88,6 +91,12 @@ class _PaxBuildable(CloneAndSetMixin, fdl.Buildable, Generic[T]):
   def has(self, name: str) -> bool:
     """Whether `name` is set, not left at its default."""
     return name in self.__arguments__
+
+  def __getattr__(self, name: str) -> Any:
+    if name not in self.__signature_info__.parameters:
+      # Fiddle's error has the text of the whole Config, which takes long.
+      _check_names(self.cls, (name,))
+    return super().__getattr__(name)
 
   def __setattr__(self, name: str, value: Any) -> None:
     if name == 'cls':
@@ -261,21 +270,33 @@ class UnknownFieldError(AttributeError, TypeError):
   Config is made like a call.
   """
 
+  def __init__(self, cls: Any, name: str) -> None:
+    super().__init__(cls, name)
 
-def _check_names(cls: Any, names: Any) -> None:
-  """Raises UnknownFieldError, with a similar name, for a field `cls` lacks."""
-  fields = [f.name for f in metadata.fields_of(cls) if f.init]
-  if not fields:
-    return
-  for name in names:
-    if name.startswith('__') or name in fields:
-      continue
+  # Made when it is shown: `hasattr` makes errors that nobody reads.
+  def __str__(self) -> str:
+    cls, name = self.args
+    fields = _field_names(cls)
     similar = difflib.get_close_matches(name, fields, n=1)
     hint = f' Did you mean {similar[0]!r}?' if similar else ''
-    raise UnknownFieldError(
+    if hasattr(cls, name):
+      hint = ' It is an attribute of the object that Instantiate() returns.'
+    return (
       f'{_name(cls)} has no field {name!r}.{hint} Its fields: '
       f'{", ".join(sorted(fields))}.'
     )
+
+
+def _check_names(cls: Any, names: Any) -> None:
+  """Raises UnknownFieldError, with a similar name, for a field `cls` lacks."""
+  fields = _field_names(cls)
+  for name in names:
+    if fields and not name.startswith('__') and name not in fields:
+      raise UnknownFieldError(cls, name)
+
+
+def _field_names(cls: Any) -> list[str]:
+  return [f.name for f in metadata.fields_of(cls) if f.init]
 
 
 def _copy_field(

@@ -50,6 +50,11 @@ def test_typos_fail_at_once_with_a_near_name():
     Wheel.HParams(spoke=3)
   with pytest.raises(AttributeError, match="Did you mean 'spokes'"):
     pax_fiddle.instantiate(Wheel.config(), spoke=3)
+  with pytest.raises(AttributeError, match="Did you mean 'size'"):
+    _ = config.sise
+  with pytest.raises(AttributeError, match=r'that Instantiate\(\) returns'):
+    _ = config.hparams
+  assert not hasattr(config, 'sise')
 
 
 def test_template_stays_a_config_instance_is_built():

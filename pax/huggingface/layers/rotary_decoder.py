@@ -181,9 +181,12 @@ class RotaryDecoder:
       )
       for i, mixer in enumerate(self.mixers)
     ]
-    if all(kind == kinds[0] for kind in kinds):
-      return self._layer(*kinds[0])
-    return [self._layer(*kind) for kind in kinds]
+    distinct = [kind for i, kind in enumerate(kinds) if kind not in kinds[:i]]
+    # A copy of a Config is faster than a new one.
+    layers = [self._layer(*kind) for kind in distinct]
+    if len(layers) == 1:
+      return layers[0]
+    return [layers[distinct.index(kind)].clone() for kind in kinds]
 
   def _layer(self, mixer: Mixer, hidden_dims: int) -> LayerTpl:
     """Returns the Config of a layer.
