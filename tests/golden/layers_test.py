@@ -99,7 +99,8 @@ def _layer(case: layer_case.Case, **fields: Any) -> base_layer.BaseLayer:
   return case.config.clone().set(name='layer', **fields).Instantiate()
 
 
-def _variable_lines(case: layer_case.Case) -> Iterator[str]:
+def _declared(case: layer_case.Case) -> Any:
+  """Returns the hyperparameters of the variables."""
   arrays, fill = _split((case.args, case.kwargs))
   method = _method(case) or type(_layer(case)).__call__
 
@@ -107,9 +108,10 @@ def _variable_lines(case: layer_case.Case) -> Iterator[str]:
     args, kwargs = fill(arrays)
     return method(layer, *args, **kwargs)
 
-  declared = _layer(case, **_MESH).abstract_init_with_metadata(
-    *arrays, method=call
-  )
+  return _layer(case, **_MESH).abstract_init_with_metadata(*arrays, method=call)
+
+
+def _variable_lines(declared: Any) -> Iterator[str]:
   for path, weight in py_utils.tree_paths(declared):
     shape = ','.join(map(str, weight.full_shape))
     init = weight.init
@@ -136,18 +138,6 @@ def _split(arguments: Any) -> tuple[list[Any], Callable[..., Any]]:
 
 def _method(case: layer_case.Case) -> Any:
   return case.method and getattr(type(_layer(case)), case.method)
-
-
-def _initialized(case: layer_case.Case) -> Any:
-  """Returns the abstract variables."""
-  arrays, fill = _split((case.args, case.kwargs))
-
-  def init(*arrays: jax.Array) -> Any:
-    args, kwargs = fill(arrays)
-    key = jax.random.key(0)
-    return _layer(case).init(key, *args, method=_method(case), **kwargs)
-
-  return jax.eval_shape(init, *arrays)
 
 
 def _returned(case: layer_case.Case, variables: Any, dtype: jnp.dtype) -> Any:
@@ -178,8 +168,12 @@ def _returned(case: layer_case.Case, variables: Any, dtype: jnp.dtype) -> Any:
 def _lines(room: str) -> Iterator[str]:
   for name, case in _cases(room).items():
     yield f'# {name}'
-    yield from _variable_lines(case)
-    variables = _initialized(case)
+    declared = _declared(case)
+    yield from _variable_lines(declared)
+    variables = jax.tree.map(
+      lambda weight: jax.ShapeDtypeStruct(weight.full_shape, weight.dtype),
+      declared,
+    )
     for dtype in (jnp.float32, jnp.bfloat16):
       outputs = _returned(case, variables, dtype)
       for path, x in py_utils.tree_paths(outputs):
