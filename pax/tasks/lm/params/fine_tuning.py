@@ -15,7 +15,6 @@ from pax.tasks.lm import distillation, lm_data
 from pax.tasks.lm.params import huggingface_model, objectives
 from praxis import base_input, pax_fiddle
 from praxis.decoding import hparams as decoding
-from praxis.layers import checkpoint_policy
 
 Config = pax_fiddle.Config
 TaskConfig = Config[tasks_lib.SingleTask]
@@ -30,10 +29,8 @@ class HuggingFaceLm(objectives.ObjectiveConstants):
   TEACHER_DIR: str | None = None
   DISTILLATION_WEIGHT = 0.5
   DISTILLATION_TEMPERATURE = 1.0
-  # Whether layers are a scan over stacked weights, and which activations of a
-  # block are saved for the backward pass.
+  # Whether layers are a scan over stacked weights.
   USE_REPEATED_LAYER = False
-  CHECKPOINT_POLICY = checkpoint_policy.AutodiffCheckpointType.SAVE_NOTHING
   # File of prompts for --mode=decode, decode_once and infer, which replaces
   # PROMPTS: a prompt per line, or for *.jsonl objects with `prompt` or
   # `messages`.
@@ -70,6 +67,8 @@ class HuggingFaceLm(objectives.ObjectiveConstants):
       stacked_variables.repeat_layers(
         task_p.model, checkpoint_policy=self.CHECKPOINT_POLICY
       )
+    else:
+      self._rematerialize(task_p.model.lm_tpl.stacked_transformer_tpl)
     self._add_low_rank_updates(task_p)
     self._shard(task_p)
     self._objective().set_model(task_p)

@@ -27,6 +27,7 @@ from pax.tasks.lm import (
 from pax.tasks.lm.params import quickstart
 from praxis import base_layer, pax_fiddle
 from praxis.decoding import hparams as decoding
+from praxis.layers import checkpoint_policy
 
 Config = pax_fiddle.Config
 TaskConfig = Config[tasks_lib.SingleTask]
@@ -212,6 +213,9 @@ class FineTuning(quickstart.TinyTraining, HuggingFaceModel):
   LEARNING_RATE = HuggingFaceModel.LEARNING_RATE
   WEIGHT_DECAY = HuggingFaceModel.WEIGHT_DECAY
   ADAM_BETA2 = 0.95
+  # Which activations of a layer, or of a block of repeated layers, are saved
+  # for the backward pass.
+  CHECKPOINT_POLICY = checkpoint_policy.AutodiffCheckpointType.SAVE_NOTHING
   # Number of prompts in a batch of --mode=decode, decode_once and infer.
   DECODE_BATCH_SIZE = 8
 
@@ -230,6 +234,9 @@ class FineTuning(quickstart.TinyTraining, HuggingFaceModel):
 
   def _decoder(self) -> Config[decoding.DecoderHParams]:
     raise NotImplementedError(type(self).__name__)
+
+  def _rematerialize(self, stack_p: Config[base_layer.BaseLayer]) -> None:
+    stack_p.set(remat=True, checkpoint_policy=self.CHECKPOINT_POLICY)
 
   def _add_low_rank_updates(self, task_p: TaskConfig) -> None:
     if self.LORA_RANK:

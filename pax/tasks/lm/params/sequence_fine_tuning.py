@@ -75,6 +75,9 @@ class HuggingFaceSequenceModel(huggingface_model.FineTuning):
 
   def task(self) -> TaskConfig:
     task_p = super().task()
+    network_p = self._network(task_p)
+    self._rematerialize(network_p.encoder_stacked_transformer_tpl)
+    self._rematerialize(network_p.decoder_stacked_transformer_tpl)
     self._add_low_rank_updates(task_p)
     self._shard(task_p)
     return task_p
