@@ -3,9 +3,10 @@
 
 Takes seconds instead of the minutes of a compilation. It sums the shards that
 are alive at each equation: the values that `fusion` materializes, from their
-allocation to their last use, and the buffers of implicit collectives. Two
-schedules are analyzed, as traced and as late as possible, and the one with the
-lower peak is taken, as XLA's scheduler does.
+allocation to their last use, and the buffers of implicit collectives. Three
+schedules are analyzed, and the one with the lowest peak is taken, as XLA's
+scheduler does: as traced, with weights gathered once or for each matmul outside
+of loops, and as late as possible.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ def estimate_peak_memory(
   """Returns the estimated peak memory of a train step on one device."""
   shardings = array_shardings.ArrayShardings(jaxpr, partitioner)
   peaks = [
-    _LivenessAnalysis(shardings, is_alap=is_alap).peak(jaxpr)
-    for is_alap in (False, True)
+    _LivenessAnalysis(shardings, is_alap=is_alap).peak(jaxpr, hoist=hoist)
+    for is_alap, hoist in ((False, True), (False, False), (True, False))
   ]
   peak = min(peaks, key=lambda p: p.num_bytes)
   saved = sum(a.num_bytes for a in peak.arrays if a.is_saved_activation)
@@ -106,21 +107,25 @@ class _LivenessAnalysis:
     self._is_alap = is_alap
     self._peaks: dict[tuple[jex_core.Jaxpr, _LoopBody | None], _Peak] = {}
 
-  def peak(self, jaxpr: jex_core.Jaxpr, body: _LoopBody | None = None) -> _Peak:
+  def peak(self, jaxpr: jex_core.Jaxpr, *, hoist: bool) -> _Peak:
+    """Returns the peak of a step, without its arguments.
+
+    Args:
+      jaxpr: that of the step.
+      hoist: whether it gathers weights once, outside of loops. In the body of
+        a loop the schedule as traced does.
+    """
+    return self._compute_peak(jaxpr, None, hoist)
+
+  def _compute_peak(
+    self, jaxpr: jex_core.Jaxpr, body: _LoopBody | None, hoist: bool
+  ) -> _Peak:
     """Returns the peak of a computation, without its arguments.
 
     For the `body` of a loop or branch results are left out too that are written
     to buffers of the caller: all but a carry whose previous value is still read
     after the new one is allocated.
     """
-    key = jaxpr, body
-    if key not in self._peaks:
-      self._peaks[key] = self._compute_peak(jaxpr, body)
-    return self._peaks[key]
-
-  def _compute_peak(
-    self, jaxpr: jex_core.Jaxpr, body: _LoopBody | None
-  ) -> _Peak:
     eqns, results = jaxpr_walk.inline_calls(jaxpr)
     if self._is_alap:
       eqns = jaxpr_walk.schedule_alap(eqns, results)
@@ -140,7 +145,7 @@ class _LivenessAnalysis:
       }
       materialized = dataclasses.replace(materialized, start=start)
     gathered = implicit_all_gathers.find_gathered_arrays(
-      eqns, self._shardings, hoist=not self._is_alap
+      eqns, self._shardings, hoist=hoist
     )
     return self._peak_of(
       eqns,
@@ -178,8 +183,20 @@ class _LivenessAnalysis:
       body = _LoopBody(*jaxprs.scan_num_consts_and_carry(eqn))
     elif name == 'cond':
       body = _LoopBody(num_consts=0, num_carry=0)
-    peaks = [self.peak(jaxpr, body) for jaxpr in py_utils.sub_jaxprs(eqn)]
+    peaks = [
+      self._sub_jaxpr_peak(jaxpr, body) for jaxpr in py_utils.sub_jaxprs(eqn)
+    ]
     return max(peaks, key=lambda p: p.num_bytes, default=_Peak(0.0, []))
+
+  def _sub_jaxpr_peak(
+    self, jaxpr: jex_core.Jaxpr, body: _LoopBody | None
+  ) -> _Peak:
+    key = jaxpr, body
+    if key not in self._peaks:
+      self._peaks[key] = self._compute_peak(
+        jaxpr, body, hoist=not self._is_alap
+      )
+    return self._peaks[key]
 
   def _live_ranges(
     self,

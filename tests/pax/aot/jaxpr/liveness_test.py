@@ -59,6 +59,21 @@ def test_an_array_is_gone_after_its_last_use():
   assert peak.temporaries == 2 * ROW_BYTES
 
 
+def test_weights_are_gathered_again_where_that_needs_less_memory():
+  def loss(weights, x):
+    for w in weights:
+      x = jax.checkpoint(lambda x, w: jnp.tanh(x @ w))(x, w)
+    return x.sum()
+
+  weights = [shape((DIM, DIM), 'data')] * LAYERS
+  # A gathered weight is as large as the rows of a device.
+  peak = estimate(jax.grad(loss), weights, shape((4 * DIM, DIM), 'data'))
+  # The inputs of all layers but the first, a gathered weight, and one or two
+  # gradients; not the weights of all layers.
+  arrays = peak.temporaries / (DIM * DIM * 4)
+  assert LAYERS - 1 + 2 <= arrays <= LAYERS - 1 + 3
+
+
 def test_new_values_of_variables_lie_where_the_old_ones_were():
   fn = lambda w, x: w - 0.1 * w
   peak = estimate(fn, shape((DIM, DIM)), shape((ROWS, DIM), 'data'))
