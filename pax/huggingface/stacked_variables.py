@@ -219,7 +219,8 @@ def repetition_of(model_p: LayerTpl) -> Repetition:
         ' --repeated_layers, or set USE_REPEATED_LAYER=False'
       )
   num_layers = stack_p.num_layers
-  kinds = _indices([_layer_kind(stack_p, i) for i in range(num_layers)])
+  layers = [_layer_kind(stack_p, i) for i in range(num_layers)]
+  kinds = [layers.index(layer) for layer in layers]
   for first in range(num_layers):
     size = _period(kinds[first:])
     if size is not None and (first == 0 or first + size < num_layers):
@@ -231,21 +232,6 @@ def repetition_of(model_p: LayerTpl) -> Repetition:
     f' {list(stack_p.moe_layers or ())} of {num_layers}; leave out'
     ' --repeated_layers, or set USE_REPEATED_LAYER=False'
   )
-
-
-def _indices(values: Sequence[Any]) -> list[int]:
-  """Returns for each value the index of the first that is equal to it.
-
-  Comparing Configs takes long.
-  """
-  firsts: list[int] = []
-  indices = []
-  for i, value in enumerate(values):
-    index = next((j for j in firsts if values[j] == value), i)
-    if index == i:
-      firsts.append(i)
-    indices.append(index)
-  return indices
 
 
 def _period(kinds: list[int]) -> int | None:

@@ -59,9 +59,13 @@ def estimate_peak_memory(
 ) -> PeakMemory:
   """Returns the estimated peak memory of a train step on one device."""
   shardings = array_shardings.ArrayShardings(jaxpr, partitioner)
+  # Both schedules as traced share the peaks of loops.
+  as_traced = _LivenessAnalysis(shardings, is_alap=False)
+  as_late = _LivenessAnalysis(shardings, is_alap=True)
   peaks = [
-    _LivenessAnalysis(shardings, is_alap=is_alap).peak(jaxpr, hoist=hoist)
-    for is_alap, hoist in ((False, True), (False, False), (True, False))
+    as_traced.peak(jaxpr, hoist=True),
+    as_traced.peak(jaxpr, hoist=False),
+    as_late.peak(jaxpr, hoist=False),
   ]
   peak = min(peaks, key=lambda p: p.num_bytes)
   saved = sum(a.num_bytes for a in peak.arrays if a.is_saved_activation)

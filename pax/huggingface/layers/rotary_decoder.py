@@ -181,12 +181,12 @@ class RotaryDecoder:
       )
       for i, mixer in enumerate(self.mixers)
     ]
-    distinct = [kind for i, kind in enumerate(kinds) if kind not in kinds[:i]]
+    firsts = [kinds.index(kind) for kind in kinds]
     # A copy of a Config is faster than a new one.
-    layers = [self._layer(*kind) for kind in distinct]
+    layers = {i: self._layer(*kinds[i]) for i in set(firsts)}
     if len(layers) == 1:
       return layers[0]
-    return [layers[distinct.index(kind)].clone() for kind in kinds]
+    return [layers[i].clone() for i in firsts]
 
   def _layer(self, mixer: Mixer, hidden_dims: int) -> LayerTpl:
     """Returns the Config of a layer.

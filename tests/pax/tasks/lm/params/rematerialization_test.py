@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""CHECKPOINT_POLICY of models of Hugging Face, repeated or not."""
+"""CHECKPOINT_POLICY of models of Hugging Face that are not repeated."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _saved(
 def test_layers_that_are_not_repeated_are_rematerialized(experiment, name):
   batch = _pairs() if name == 't5' else tiny_training.batch()
   saved = _saved(experiment, name, batch)
-  # Weights, too.
+  # Both include the weights.
   assert 4 * saved < _saved(
     experiment, name, batch, CHECKPOINT_POLICY=_EVERYTHING
   )
