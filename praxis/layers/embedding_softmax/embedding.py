@@ -95,7 +95,7 @@ class Embedding(base_layer.BaseLayer):
 
   def _rows(self, ids: Int[Array, '*B']) -> Float[Array, '*B D']:
     mapping = self.weight_split_dims_mapping.wt
-    return lookup.rows(self, self._table(), ids, mapping and mapping[0])
+    return lookup.rows(self, self._table(), ids, mapping)
 
   def _table(self) -> Float[Array, 'V D']:
     return self.theta.emb_var

@@ -15,43 +15,71 @@ def rows(
   layer: base_layer.BaseLayer,
   table: Float[Array, 'V D'],
   ids: Int[Array, '*B'],
-  class_axes: pytypes.DimShardingAnnotation,
+  table_mapping: pytypes.SplitDimsMapping,
 ) -> Float[Array, '*B D']:
   """Returns the rows `ids` of `table` by the layer's lookup_style.
 
-  The mesh axes `class_axes` shard the classes.
+  Args:
+    layer: has lookup_style, array_lookup and einsum.
+    table: the table.
+    ids: of the rows.
+    table_mapping: mesh axes that shard the table's dimensions.
   """
   if layer.lookup_style == 'index':
-    return layer.array_lookup(table, ids)
-  return by_matmul(layer, table, ids, class_axes)
+    vectors = layer.array_lookup(table, ids)
+    return _shard_as_columns(layer, vectors, table_mapping)
+  return _by_matmul(layer, table, ids, table_mapping)
 
 
-def by_matmul(
+def _by_matmul(
   layer: base_layer.BaseLayer,
   table: Float[Array, 'V D'],
   ids: Int[Array, '*B'],
-  class_axes: pytypes.DimShardingAnnotation,
+  table_mapping: pytypes.SplitDimsMapping,
 ) -> Float[Array, '*B D']:
   """Returns the rows `ids` of `table`, and zeros for ids outside of it.
 
-  If the mesh axes `class_axes` shard the classes, a one-hot product lets each
-  device multiply its own classes. Otherwise a gather returns the same numbers
-  without the cost of the product.
+  If mesh axes shard the classes, a one-hot product lets each device multiply
+  its own classes. Otherwise a gather returns the same numbers without the cost
+  of the product.
   """
   einsum = layer.einsum
   # A quantized layer is its own einsum; it scales the rows after the lookup.
   is_own = not isinstance(einsum, base_layer.BaseLayer)
   is_plain = is_own or type(einsum) is base_ops.EinsumOp
+  class_axes = table_mapping and table_mapping[0]
   if is_plain and num_parts(layer, class_axes) == 1:
-    return base_layer.gather_rows(
+    vectors = base_layer.gather_rows(
       lambda ids: table.at[ids].get(
         mode='fill', fill_value=0, wrap_negative_indices=False
       ),
       ids,
     )
+    return _shard_as_columns(layer, vectors, table_mapping)
   one_hot = jax.nn.one_hot(ids, table.shape[0], dtype=table.dtype)
   product = jnp.einsum if is_plain else einsum
   return product('...y,yz->...z', one_hot, table)
+
+
+def _shard_as_columns(
+  layer: base_layer.BaseLayer,
+  vectors: Float[Array, '*B D'],
+  table_mapping: pytypes.SplitDimsMapping,
+) -> Float[Array, '*B D']:
+  """Returns looked-up rows, sharded over D as the table is.
+
+  Each device then adds the gradients of all rows to its own columns. If D is
+  sharded otherwise, as activations are, XLA may instead sum tables of zeros and
+  the gradients of a device's rows, each as large as the gathered table.
+  """
+  if table_mapping is None or not split_axes(layer, table_mapping[1]):
+    return vectors
+  return base_layer.maybe_shard(
+    vectors,
+    [None] * (vectors.ndim - 1) + [table_mapping[1]],
+    layer.mesh_axis_names,
+    unconstrained_dims=range(vectors.ndim - 1),
+  )
 
 
 def num_parts(

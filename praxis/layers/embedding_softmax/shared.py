@@ -53,7 +53,12 @@ class SharedEmbeddingSoftmax(FullSoftmax):
     )
 
   def _rows(self, ids: Int[Array, '*B']) -> Float[Array, '*B D']:
-    return lookup.rows(self, self._table(), ids, self.class_axes())
+    return lookup.rows(self, self._table(), ids, self._table_mapping())
+
+  def _table_mapping(self) -> pytypes.SplitDimsMapping:
+    """Returns the mesh axes of the table's V and D."""
+    mapping = self.weight_split_dims_mapping.wt
+    return None if mapping is None else [mapping[1], mapping[0]]
 
   def _table(self) -> Float[Array, 'V D']:
     return self.logits_ffn.linear.theta.w.T
@@ -82,13 +87,12 @@ class NClassMajorSharedEmbeddingSoftmax(SharedEmbeddingSoftmax):
   def _create_projection(self) -> None:
     fused.check(self)
     xent.check_options(self)
-    mapping = self.weight_split_dims_mapping.wt
     self.create_variable(
       'w',
       WeightHParams(
         shape=[self.num_classes, self.input_dims],
         mesh_shape=self.mesh_shape,
-        tensor_split_dims_mapping=mapping and [mapping[1], mapping[0]],
+        tensor_split_dims_mapping=self._table_mapping(),
       ),
     )
     if self.use_bias:

@@ -105,7 +105,7 @@ class SharedEmbeddingSoftmax(embedding_softmax.SharedEmbeddingSoftmax):
     # [D, V], or [num_blocks, block_size, V] with one scale per block.
     table = jnp.moveaxis(table, -1, 0).astype(self.fprop_dtype)
     flat = table.reshape(self.num_classes, -1)
-    rows = lookup.rows(self, flat, ids, self.class_axes())
+    rows = lookup.rows(self, flat, ids, self._table_mapping())
     rows = rows.reshape(*ids.shape, *table.shape[1:])
     if zero_point is not None:
       zero_point = zero_point.T

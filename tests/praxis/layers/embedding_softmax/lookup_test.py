@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Looking up by products: where it is one, and that a gather equals it."""
+"""Lookups: where they are products, their values, and their collectives."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec
 
 from praxis.layers import embedding_softmax as es
 from tests.praxis.layers import running
+from tests.testing import collectives
 
 # Two of them are no class.
 _IDS = jnp.asarray([[1, 0, 6, 7], [3, 3, 2, -1]])
@@ -129,3 +130,58 @@ def test_few_ids_stay_on_their_devices():
       method='emb_lookup',
     )
   np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+@pytest.mark.parametrize('lookup_style', ['index', 'matmul'])
+@pytest.mark.parametrize(
+  'cls, wt',
+  [
+    (es.Embedding, [None, ('data', 'mdl')]),
+    (es.NClassMajorSharedEmbeddingSoftmax, [('data', 'mdl'), None]),
+  ],
+)
+def test_no_device_sums_a_table_of_gradients(cls, wt, lookup_style):
+  # With embeddings sharded over 'mdl' XLA summed tables [4096, 8].
+  axes = ('replica', 'data', 'mdl')
+  config = cls.config(
+    num_classes=4096,
+    input_dims=8,
+    lookup_style=lookup_style,
+    ici_mesh_shape=[1, 4, 2],
+    mesh_axis_names=axes,
+  )
+  config.weight_split_dims_mapping.wt = wt
+  config.activation_split_dims_mapping.emb_out_split_dims_mapping = [
+    'data',
+    None,
+    'mdl',
+  ]
+  ids = jnp.asarray(np.random.default_rng(0).integers(4096, size=(8, 4)))
+  layer, variables = running.build(config, ids, method='emb_lookup')
+
+  def loss(variables, ids):
+    vectors = layer.apply(variables, ids, method='emb_lookup')
+    return jnp.sum(jnp.sin(vectors) * jnp.arange(8.0))
+
+  want = jax.jit(jax.grad(loss))(variables, ids)
+  mesh = jax.make_mesh(
+    (1, 4, 2), axes, axis_types=(jax.sharding.AxisType.Auto,) * 3
+  )
+  with jax.set_mesh(mesh):
+    sharded = jax.tree.map(
+      lambda x: jax.device_put(
+        x, PartitionSpec(*[None, ('data', 'mdl')][: x.ndim])
+      ),
+      variables,
+    )
+    shardings = jax.tree.map(lambda x: x.sharding, sharded)
+    step = jax.jit(jax.grad(loss), out_shardings=shardings)
+    args = sharded, jax.device_put(ids, PartitionSpec('data'))
+    compiled = step.lower(*args).compile()
+    got = compiled(*args)
+  jax.tree.map(
+    lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), got, want
+  )
+  sent = collectives.find_collectives(compiled.as_text())
+  assert sent
+  assert max(c.num_elements for c in sent) < 4096
