@@ -38,11 +38,11 @@ from praxis.base_layer.quantized_variables import (
   SPARSITY_NAME_POSTFIX,
   BoxedPartitionSpec,
 )
+from praxis.base_layer.row_gathers import gather_rows
 from praxis.base_layer.sharding_annotations import (
   ActivationSharding,
   WeightSharding,
   axes_of_dimension,
-  gather_rows,
   matrices_sharded_over,
   maybe_shard,
   maybe_transpose_mesh_axes,

@@ -235,41 +235,6 @@ def replicate_dims(x: JTensor, dims: Container[int]) -> JTensor:
   return jax.lax.with_sharding_constraint(x, PartitionSpec(*entries))
 
 
-def gather_rows(
-  gather: Callable[[JTensor], JTensor], ids: JTensor | Sequence[Any]
-) -> JTensor:
-  """Returns `gather(ids)`: the row of a table for each id.
-
-  On every mesh, with gradients for the table, where XLA alone computes wrong
-  ones or does not compile (docs/known_issues.md).
-
-  Args:
-    gather: the lookup; its result begins with the dimensions of the ids.
-    ids: the ids, an array or lists of numbers.
-  """
-  ids = jnp.asarray(ids)
-  return zero_shard_padding(gather(_replicate_uneven_dims(ids)), ids.ndim)
-
-
-def _replicate_uneven_dims(ids: JTensor) -> JTensor:
-  """Returns `ids`, replicated along dimensions that no mesh axis divides.
-
-  XLA fails to compile the lookup of a row for each id if the rows are sharded
-  and the last shard of the ids is padded.
-  """
-  mesh = jax.sharding.get_abstract_mesh()
-  sizes = [mesh.shape[axis] for axis in mesh.auto_axes if mesh.shape[axis] > 1]
-  uneven = [
-    dim
-    for dim, length in enumerate(ids.shape)
-    if all(length % size for size in sizes)
-  ]
-  is_compiled = isinstance(ids, jax.core.Tracer)
-  if not (sizes and is_compiled and uneven):
-    return ids
-  return replicate_dims(ids, uneven)
-
-
 def _axes(
   entry: DimShardingAnnotation, names: Sequence[str]
 ) -> str | tuple[str, ...] | None:

@@ -97,4 +97,4 @@ class ArrayLookup(base_layer.BaseLayer):
   def __call__(
     self, x: Shaped[Array, ' V *rest'], idx: Int[Array, '*shape']
   ) -> Shaped[Array, '*shape *rest']:
-    return base_layer.gather_rows(lambda idx: x[idx], idx)
+    return base_layer.gather_rows(x, idx)

@@ -73,10 +73,7 @@ class RelativeBias(base_layer.BaseLayer):
 
   def _bias(self, distance: Int[Array, 'B T S']) -> Float[Array, 'B N T S']:
     """Returns the table's entries for key minus query position."""
-    table = self.theta.wrb.T
-    bias = base_layer.gather_rows(
-      lambda buckets: table[buckets], self._buckets(distance)
-    )
+    bias = base_layer.gather_rows(self.theta.wrb.T, self._buckets(distance))
     return jnp.moveaxis(bias, -1, 1)
 
   def _buckets(self, distance: Int[Array, 'B T S']) -> Int[Array, 'B T S']:

@@ -49,12 +49,7 @@ def _by_matmul(
   is_plain = is_own or type(einsum) is base_ops.EinsumOp
   class_axes = table_mapping and table_mapping[0]
   if is_plain and num_parts(layer, class_axes) == 1:
-    vectors = base_layer.gather_rows(
-      lambda ids: table.at[ids].get(
-        mode='fill', fill_value=0, wrap_negative_indices=False
-      ),
-      ids,
-    )
+    vectors = base_layer.gather_rows(table, ids, fill_zeros=True)
     return _shard_as_columns(layer, vectors, table_mapping)
   one_hot = jax.nn.one_hot(ids, table.shape[0], dtype=table.dtype)
   product = jnp.einsum if is_plain else einsum

@@ -133,5 +133,5 @@ def test_lengths_that_divide_cost_nothing(mesh):
 
 
 def test_ids_may_be_lists():
-  rows = base_layer.gather_rows(lambda ids: _TABLE[ids], [[1, 5], [2, 0]])
+  rows = base_layer.gather_rows(_TABLE, [[1, 5], [2, 0]])
   np.testing.assert_array_equal(rows, _TABLE[np.array([[1, 5], [2, 0]])])
