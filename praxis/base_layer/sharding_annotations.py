@@ -7,7 +7,7 @@ import contextlib
 import contextvars
 import dataclasses
 import inspect
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax

@@ -52,8 +52,9 @@ class Embedding(base_layer.BaseLayer):
   num_classes: int = 0
   # Embedding dimension, D; a softmax has `input_dims` of the model too.
   input_dims: int = 0
-  # 'index' gathers rows; 'matmul' multiplies one-hot ids with the table, which
-  # is cheap if the table is sharded over classes.
+  # 'index' gathers rows as `table[ids]`. 'matmul' returns the product of
+  # one-hot ids and the table, with zeros for ids of no class. It multiplies if
+  # the einsum is replaced, as for quantization, and gathers otherwise.
   lookup_style: str = 'index'
   # Multiplies embeddings by √D.
   scale_sqrt_depth: bool = False

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from praxis import base_layer, pax_fiddle, pytypes
 from praxis.base_layer import WeightInit
 from praxis.layers import linears
-from praxis.layers.embedding_softmax import xent
+from praxis.layers.embedding_softmax import lookup, xent
 from praxis.layers.embedding_softmax.embedding import finish_lookup
 from praxis.nested_map import NestedMap
 
@@ -54,8 +54,9 @@ class GShardSharedEmbeddingSoftmax(base_layer.BaseLayer):
 
   def emb_lookup(self, ids: Int[Array, '*B']) -> Float[Array, '*B D']:
     """Returns the embeddings of `ids`."""
-    one_hot = jax.nn.one_hot(ids, self.num_classes, dtype=self.fprop_dtype)
-    vectors = jnp.einsum('...v,vd->...d', one_hot, self.embedding.theta.w)
+    vectors = lookup.gather(
+      self, self.embedding.theta.w, ids, self.weight_split_dims_mapping.wt
+    )
     return finish_lookup(self, vectors, scale_sqrt_depth=False)
 
   def extend_step(

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Table lookups by one-hot products or by gathers."""
+"""Table lookups by gathers or one-hot products."""
 
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from praxis import base_layer, py_utils, pytypes
@@ -39,21 +38,28 @@ def _by_matmul(
 ) -> Float[Array, '*B D']:
   """Returns the rows `ids` of `table`, and zeros for ids outside of it.
 
-  If mesh axes shard the classes, a one-hot product lets each device multiply
-  its own classes. Otherwise a gather returns the same numbers without the cost
-  of the product.
+  A gather returns the numbers of the one-hot product without its cost; devices
+  that classes are sharded over gather their own. Only an einsum of another kind
+  multiplies.
   """
   einsum = layer.einsum
   # A quantized layer is its own einsum; it scales the rows after the lookup.
   is_own = not isinstance(einsum, base_layer.BaseLayer)
-  is_plain = is_own or type(einsum) is base_ops.EinsumOp
-  class_axes = table_mapping and table_mapping[0]
-  if is_plain and num_parts(layer, class_axes) == 1:
-    vectors = base_layer.gather_rows(table, ids, fill_zeros=True)
-    return _shard_as_columns(layer, vectors, table_mapping)
+  if is_own or type(einsum) is base_ops.EinsumOp:
+    return gather(layer, table, ids, table_mapping)
   one_hot = jax.nn.one_hot(ids, table.shape[0], dtype=table.dtype)
-  product = jnp.einsum if is_plain else einsum
-  return product('...y,yz->...z', one_hot, table)
+  return einsum('...y,yz->...z', one_hot, table)
+
+
+def gather(
+  layer: base_layer.BaseLayer,
+  table: Float[Array, 'V D'],
+  ids: Int[Array, '*B'],
+  table_mapping: pytypes.SplitDimsMapping,
+) -> Float[Array, '*B D']:
+  """Returns the rows `ids` of `table`, and zeros for ids outside of it."""
+  vectors = base_layer.gather_rows(table, ids, fill_zeros=True)
+  return _shard_as_columns(layer, vectors, table_mapping)
 
 
 def _shard_as_columns(

@@ -264,7 +264,7 @@ def _shard_feed_forward(feed_forward: LayerTpl, mappings: Mappings) -> None:
 def _shard_layer_inputs(layer_inputs: LayerTpl, mappings: Mappings) -> None:
   """Shards the embeddings of all layers over columns alone.
 
-  With its classes sharded the lookup would be a product with the whole table.
+  With its classes sharded the lookup would sum embeddings over their devices.
   """
   embedding, proj = layer_inputs.embedding_tpl, layer_inputs.proj_tpl
   if mappings.w_vd is not None:

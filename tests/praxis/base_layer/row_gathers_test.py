@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Gathered rows, and gradients that do not depend on how many rows there are."""
+"""Gathered rows, and their gradients where an id has many rows."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Lookups: where they are products, their values, and their collectives."""
+"""Lookups: their operations, values and collectives."""
 
 from __future__ import annotations
 
@@ -16,52 +16,37 @@ from tests.testing import collectives
 
 # Two of them are no class.
 _IDS = jnp.asarray([[1, 0, 6, 7], [3, 3, 2, -1]])
-_MESH = dict(
-  ici_mesh_shape=[1, 4, 2], mesh_axis_names=['replica', 'data', 'mdl']
-)
 
 
-def _layer(cls, wt, **fields):
-  size = 8 if fields else 7
+def _layer(cls, wt, num_classes=7, **fields):
   config = cls.config(
-    num_classes=size, input_dims=4, lookup_style='matmul', **fields
+    num_classes=num_classes, input_dims=4, lookup_style='matmul', **fields
   )
   config.weight_split_dims_mapping.wt = wt
   return config.Instantiate()
 
 
 @pytest.mark.parametrize(
-  'cls, axes_of_classes',
+  'cls',
   [
-    (es.Embedding, 0),
-    (es.SharedEmbeddingSoftmax, 1),
-    (es.NClassMajorSharedEmbeddingSoftmax, 1),
+    es.Embedding,
+    es.SharedEmbeddingSoftmax,
+    es.NClassMajorSharedEmbeddingSoftmax,
   ],
 )
-@pytest.mark.parametrize(
-  'axes, is_product',
-  [
-    ('replica', False),
-    (None, False),
-    ('data', True),
-    (('replica', 'mdl'), True),
-  ],
-)
-def test_a_product_only_where_the_classes_are_split(
-  cls, axes_of_classes, axes, is_product
-):
-  mapping = [None, None]
-  mapping[axes_of_classes] = axes
-  layer = _layer(cls, mapping, **_MESH)
+def test_no_product_with_all_classes(cls):
+  layer = _layer(
+    cls,
+    ['data', 'mdl'],
+    num_classes=8,
+    ici_mesh_shape=[1, 4, 2],
+    mesh_axis_names=['replica', 'data', 'mdl'],
+  )
   variables = jax.eval_shape(
     lambda: layer.init(jax.random.key(0), _IDS, method='emb_lookup')
   )
-  text = str(
-    jax.make_jaxpr(lambda v: layer.apply(v, _IDS, method='emb_lookup'))(
-      variables
-    )
-  )
-  assert ('dot_general' in text) == is_product
+  lookup = lambda v: layer.apply(v, _IDS, method='emb_lookup')
+  assert 'dot_general' not in str(jax.make_jaxpr(lookup)(variables))
 
 
 @pytest.mark.parametrize('cls', [es.Embedding, es.SharedEmbeddingSoftmax])
