@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from praxis import py_utils
 from praxis.base_layer import sharding_annotations
 from praxis.pytypes import JTensor
 
@@ -30,9 +31,7 @@ def gather_rows(
       negative ids count from the end.
   """
   ids = jnp.asarray(ids)
-  is_narrow = (
-    jnp.issubdtype(table.dtype, jnp.floating) and table.dtype.itemsize < 4
-  )
+  is_narrow = py_utils.is_narrow_float(table.dtype)
   gather = _gather_with_wide_gradient if is_narrow else _gather
   rows = gather(table, _replicate_uneven_dims(ids), fill_zeros)
   return sharding_annotations.zero_shard_padding(rows, ids.ndim)

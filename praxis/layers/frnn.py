@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 from flax.core.scope import PRNGSequenceFilter
 from jaxtyping import Array, Float, Int, Num
 
-from praxis import base_layer, pax_fiddle
+from praxis import base_layer, pax_fiddle, py_utils
 from praxis.alias_names import module_getattr
 from praxis.base_layer import (
   AUX_LOSS,
@@ -57,6 +58,34 @@ def reset_mask(
   if paddings is not None:
     keep |= paddings != 0
   return keep.astype(dtype)
+
+
+def _sum_gradients_in_float32(
+  scan: Callable[[Callable[..., Any]], Callable[..., Any]],
+  step: Callable[..., Any],
+) -> Callable[..., Any]:
+  """Returns `scan(step)` with gradients of weights in float32 until the end.
+
+  A scan adds the gradients of its steps in the precision of the weights. In
+  bfloat16 it loses a quarter of them after 512 steps. Each step casts weights
+  of float32 to their own precision.
+  """
+  dtypes: list[Any] = []
+
+  def widen(weights: Any) -> Any:
+    dtypes.append(jax.tree.map(lambda x: x.dtype, weights))
+    return jax.tree.map(
+      lambda x: (
+        x.astype(jnp.float32) if py_utils.is_narrow_float(x.dtype) else x
+      ),
+      weights,
+    )
+
+  def narrow(weights: Any) -> Any:
+    return jax.tree.map(lambda x, dtype: x.astype(dtype), weights, dtypes[-1])
+
+  step = nn.map_variables(step, PARAMS, trans_in_fn=narrow)
+  return nn.map_variables(scan(step), PARAMS, trans_in_fn=widen)
 
 
 class FRnn(base_layer.BaseLayer):
@@ -154,8 +183,8 @@ class FRnn(base_layer.BaseLayer):
       # The scan cannot create variables.
       body(self.cell, state0, jax.tree.map(lambda x: x[:, 0], inputs))
     # Updates of non-trainable variables are visible to the next step.
-    scan = nn.scan(
-      body,
+    scan = functools.partial(
+      nn.scan,
       in_axes=1,
       out_axes=1,
       unroll=self.unroll,
@@ -164,14 +193,15 @@ class FRnn(base_layer.BaseLayer):
       variable_axes=dict.fromkeys((AUX_LOSS, SUMMARIES, HYPER_PARAMS), 0),
       split_rngs=SCAN_SPLIT_RNGS,
     )
+    scan_steps = _sum_gradients_in_float32(scan, body)
     # The auxiliary loss is the sum over steps.
-    scan = nn.map_variables(
-      scan,
+    scan_steps = nn.map_variables(
+      scan_steps,
       AUX_LOSS,
       mutable=self.is_mutable_collection(AUX_LOSS),
       trans_out_fn=lambda losses: jax.tree.map(jnp.sum, losses),
     )
-    state, outputs = scan(self.cell, state0, inputs)
+    state, outputs = scan_steps(self.cell, state0, inputs)
     return jnp.flip(outputs, axis=1) if self.reverse else outputs, state
 
 

@@ -7,6 +7,7 @@ from praxis.py_utils.arrays import (
   apply_mask_to_logits,
   combine_inner_and_outer_batches,
   get_large_negative_number,
+  is_narrow_float,
   l2_normalize,
   maybe_cast_float,
   pad_or_trim_to,

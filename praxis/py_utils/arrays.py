@@ -47,6 +47,11 @@ def maybe_cast_float(x: _TreeT, dtype: jnp.dtype) -> _TreeT:
   return jax.tree.map(cast, x)
 
 
+def is_narrow_float(dtype: jnp.dtype) -> bool:
+  """Whether sums in a floating point `dtype` lose more than in float32."""
+  return jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4
+
+
 def l2_normalize(
   x: Float[Array, '*shape'],
   axis: int | Sequence[int] = -1,
