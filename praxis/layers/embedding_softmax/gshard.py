@@ -54,8 +54,10 @@ class GShardSharedEmbeddingSoftmax(base_layer.BaseLayer):
 
   def emb_lookup(self, ids: Int[Array, '*B']) -> Float[Array, '*B D']:
     """Returns the embeddings of `ids`."""
-    vectors = lookup.gather(
-      self, self.embedding.theta.w, ids, self.weight_split_dims_mapping.wt
+    table = self.embedding.theta.w
+    vectors = base_layer.gather_rows(table, ids, fill_zeros=True)
+    vectors = lookup.shard_as_columns(
+      self, vectors, self.weight_split_dims_mapping.wt
     )
     return finish_lookup(self, vectors, scale_sqrt_depth=False)
 

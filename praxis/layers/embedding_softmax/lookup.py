@@ -18,51 +18,30 @@ def rows(
 ) -> Float[Array, '*B D']:
   """Returns the rows `ids` of `table` by the layer's lookup_style.
 
+  By 'matmul' a gather returns the numbers of the one-hot product without its
+  cost; devices that classes are sharded over gather their own. Only an einsum
+  of another kind multiplies.
+
   Args:
     layer: has lookup_style, array_lookup and einsum.
     table: the table.
-    ids: of the rows.
+    ids: of the rows; by 'matmul' those outside of the table get zeros.
     table_mapping: mesh axes that shard the table's dimensions.
-  """
-  if layer.lookup_style == 'index':
-    vectors = layer.array_lookup(table, ids)
-    return _shard_as_columns(layer, vectors, table_mapping)
-  return _by_matmul(layer, table, ids, table_mapping)
-
-
-def _by_matmul(
-  layer: base_layer.BaseLayer,
-  table: Float[Array, 'V D'],
-  ids: Int[Array, '*B'],
-  table_mapping: pytypes.SplitDimsMapping,
-) -> Float[Array, '*B D']:
-  """Returns the rows `ids` of `table`, and zeros for ids outside of it.
-
-  A gather returns the numbers of the one-hot product without its cost; devices
-  that classes are sharded over gather their own. Only an einsum of another kind
-  multiplies.
   """
   einsum = layer.einsum
   # A quantized layer is its own einsum; it scales the rows after the lookup.
   is_own = not isinstance(einsum, base_layer.BaseLayer)
-  if is_own or type(einsum) is base_ops.EinsumOp:
-    return gather(layer, table, ids, table_mapping)
-  one_hot = jax.nn.one_hot(ids, table.shape[0], dtype=table.dtype)
-  return einsum('...y,yz->...z', one_hot, table)
+  if layer.lookup_style == 'index':
+    vectors = layer.array_lookup(table, ids)
+  elif is_own or type(einsum) is base_ops.EinsumOp:
+    vectors = base_layer.gather_rows(table, ids, fill_zeros=True)
+  else:
+    one_hot = jax.nn.one_hot(ids, table.shape[0], dtype=table.dtype)
+    return einsum('...y,yz->...z', one_hot, table)
+  return shard_as_columns(layer, vectors, table_mapping)
 
 
-def gather(
-  layer: base_layer.BaseLayer,
-  table: Float[Array, 'V D'],
-  ids: Int[Array, '*B'],
-  table_mapping: pytypes.SplitDimsMapping,
-) -> Float[Array, '*B D']:
-  """Returns the rows `ids` of `table`, and zeros for ids outside of it."""
-  vectors = base_layer.gather_rows(table, ids, fill_zeros=True)
-  return _shard_as_columns(layer, vectors, table_mapping)
-
-
-def _shard_as_columns(
+def shard_as_columns(
   layer: base_layer.BaseLayer,
   vectors: Float[Array, '*B D'],
   table_mapping: pytypes.SplitDimsMapping,

@@ -266,7 +266,7 @@ def test_gradients_of_many_steps_in_bfloat16(cls):
     cast = jax.tree.map(lambda x: x.astype(dtype), variables)
     return jax.tree.leaves(running.jit(jax.grad(loss))(cast))
 
-  # Sums over steps in bfloat16 had errors of a quarter.
+  # Sums over steps in bfloat16 had errors of a tenth.
   for got, want in zip(
     gradients(jnp.bfloat16), gradients(jnp.float32), strict=True
   ):

@@ -122,7 +122,9 @@ def test_few_ids_stay_on_their_devices():
   'cls, wt',
   [
     (es.Embedding, [None, ('data', 'mdl')]),
+    (es.Embedding, ['mdl', 'data']),
     (es.NClassMajorSharedEmbeddingSoftmax, [('data', 'mdl'), None]),
+    (es.NClassMajorSharedEmbeddingSoftmax, ['data', 'mdl']),
   ],
 )
 def test_no_device_sums_a_table_of_gradients(cls, wt, lookup_style):
@@ -153,9 +155,10 @@ def test_no_device_sums_a_table_of_gradients(cls, wt, lookup_style):
     (1, 4, 2), axes, axis_types=(jax.sharding.AxisType.Auto,) * 3
   )
   with jax.set_mesh(mesh):
+    of_table = wt if cls is es.Embedding else wt[::-1]
     sharded = jax.tree.map(
       lambda x: jax.device_put(
-        x, PartitionSpec(*[None, ('data', 'mdl')][: x.ndim])
+        x, PartitionSpec(*of_table) if x.ndim == 2 else PartitionSpec()
       ),
       variables,
     )
