@@ -568,7 +568,7 @@ def _recording_config(setup: Callable[[BaseLayer], None]) -> Any:
 
   @functools.wraps(setup)
   def wrapped(self: BaseLayer) -> None:
-    with self._locate_errors():
+    with self._setup_context():
       setup(self)
     if self.reflect_configs and self.is_initializing():
       config = self.hparams

@@ -15,7 +15,7 @@ from fiddle import daglish, history
 from fiddle._src import signatures
 
 from praxis import struct_text
-from praxis.pax_fiddle import equality, instantiation, metadata
+from praxis.pax_fiddle import equality, instantiation, metadata, traversers
 
 T = TypeVar('T', covariant=True)
 TypeOrCallableProducingT = Callable[..., T] | type[T]
@@ -45,6 +45,15 @@ class CloneAndSetMixin:
   Set = set
 
 
+class _SharedHistory(history.History):
+  """A history whose lists of entries do not change: its copies share them."""
+
+  def __getitem__(self, name: str) -> list[history.HistoryEntry]:
+    # Fiddle appends to the list that it gets.
+    entries = self[name] = list(self.get(name, ()))
+    return entries
+
+
 class _PaxBuildable(CloneAndSetMixin, fdl.Buildable, Generic[T]):
   """The extensions of all buildables: checked fields, `cls`, fast copies."""
 
@@ -53,19 +62,18 @@ class _PaxBuildable(CloneAndSetMixin, fdl.Buildable, Generic[T]):
     super().__init__(owner_of(cls), *args, **kwargs)
     _add_tags_and_defaults(self)
 
-  # Fiddle's copies look at each parameter and copy signatures and entries of
-  # the history, which are immutable. That dominates the time to build a layer.
+  # Fiddle's copies look at each parameter and copy signatures and the history.
+  # That dominates the time to build a layer.
 
   def __copy__(self) -> Self:
     copied = object.__new__(type(self))
-    history_copy = history.History()
-    history_copy.update(
-      (k, list(v)) for k, v in self.__argument_history__.items()
-    )
+    entries = self.__argument_history__
+    if not isinstance(entries, _SharedHistory):
+      entries = vars(self)['__argument_history__'] = _SharedHistory(entries)
     tags = {k: set(v) for k, v in self.__argument_tags__.items()}
     vars(copied).update(
       vars(self),
-      __argument_history__=history_copy,
+      __argument_history__=_SharedHistory(entries),
       __argument_tags__=collections.defaultdict(set, tags),
       __arguments__=dict(self.__arguments__),
     )
@@ -73,7 +81,13 @@ class _PaxBuildable(CloneAndSetMixin, fdl.Buildable, Generic[T]):
 
   def __deepcopy__(self, memo: dict[int, Any]) -> Self:
     copied = memo[id(self)] = self.__copy__()
-    vars(copied)['__arguments__'] = copy.deepcopy(self.__arguments__, memo)
+    arguments = copied.__arguments__
+    for name, value in arguments.items():
+      if isinstance(value, _PaxBuildable):
+        copied_value = memo.get(id(value))
+        arguments[name] = copied_value or value.__deepcopy__(memo)
+      elif not isinstance(value, traversers.IMMUTABLE):
+        arguments[name] = copy.deepcopy(value, memo)
     return copied
 
   def __eq__(self, other: object) -> bool:

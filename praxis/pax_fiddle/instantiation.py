@@ -115,6 +115,8 @@ def _build(buildable: Any, original: Any) -> Any:
   """Builds all Configs; errors name their paths in `original`."""
 
   def visit(value: Any, state: daglish.State) -> Any:
+    if isinstance(value, template_arguments.TemplateWrapper):
+      return value()
     if not isinstance(value, fdl.Buildable):
       return state.map_children(value)
     with empty_flax_module_stack():

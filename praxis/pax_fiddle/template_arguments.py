@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
-import inspect
 import sys
 import types
 import typing
@@ -40,10 +39,6 @@ _is_template_cache: weakref.WeakKeyDictionary[Any, dict[str, bool]] = (
 class TemplateWrapper:
   """A function without arguments that returns a template, unbuilt."""
 
-  # Fiddle looks both up; without them the lookup dominates the build time.
-  __signature__ = inspect.Signature()
-  __no_type_check__ = True
-
   template: fdl.Buildable
 
   def __call__(self) -> fdl.Buildable:
@@ -51,7 +46,7 @@ class TemplateWrapper:
 
 
 def wrap_templates(buildable: Any) -> Any:
-  """Returns `buildable`, or a copy, whose build keeps templates as Configs.
+  """Returns `buildable`, or a copy, with its templates in TemplateWrappers.
 
   Templates within templates are not changed.
 
@@ -63,7 +58,7 @@ def wrap_templates(buildable: Any) -> Any:
 
   def wrap(value: Any, state: daglish.State) -> Any:
     if isinstance(value, fdl.Buildable):
-      return fdl.Config(TemplateWrapper(value))
+      return TemplateWrapper(value)
     return state.map_children(value)
 
   def visit(value: Any, state: daglish.State) -> Any:
@@ -111,6 +106,8 @@ def _is_template(fn_or_cls: Any, name: str) -> bool:
 
 
 def _holds_config(value: Any) -> bool:
+  if isinstance(value, fdl.Buildable):
+    return True
   return any(isinstance(v, fdl.Buildable) for v, _ in daglish.iterate(value))
 
 

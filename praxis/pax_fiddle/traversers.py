@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar('T', bound='DataclassInstance')
 Buildable = TypeVar('Buildable', bound=fdl.Buildable)
 # Types of most values in Configs; they hold no Config.
-_LEAVES = (bool, float, int, str, type(None), type)
+IMMUTABLE = (bool, float, int, str, type(None), type)
 
 # Upstream has its own registry; here all traversals use Fiddle's.
 BasicTraversal = daglish.BasicTraversal
@@ -54,8 +54,8 @@ def register_dataclass(cls: type[T]) -> type[T]:
 def is_leaf(value: Any) -> bool:
   """Whether a value holds no Config by its type, or by those of its items."""
   if isinstance(value, list | tuple):
-    return all(isinstance(item, _LEAVES) for item in value)
-  return isinstance(value, _LEAVES)
+    return all(isinstance(item, IMMUTABLE) for item in value)
+  return isinstance(value, IMMUTABLE)
 
 
 def map_arguments(

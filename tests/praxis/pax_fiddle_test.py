@@ -247,9 +247,8 @@ def test_copies_have_values_and_tags_of_their_own():
 def test_templates_within_templates_are_left_alone():
   outer = Car.config(wheel_tpl=ByType.config(one=Wheel.config()))
   wrapped = pax_fiddle.wrap_templates(outer)
-  (inner,) = [pax_fiddle.get_callable(wrapped.wheel_tpl)]
-  assert isinstance(inner, pax_fiddle.TemplateWrapper)
-  assert inner() == outer.wheel_tpl
+  assert isinstance(wrapped.wheel_tpl, pax_fiddle.TemplateWrapper)
+  assert wrapped.wheel_tpl() is outer.wheel_tpl
 
 
 def small_wheel():
