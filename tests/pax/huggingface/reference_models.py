@@ -15,7 +15,7 @@ import json
 import pathlib
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -56,11 +56,17 @@ def load() -> dict[str, Any]:
   return json.loads(REFERENCES.read_text())
 
 
-def names() -> list[Any]:
-  """Returns the names of `load()`, some of them for tests of the night."""
+def names(by_day: Collection[str] | None = None) -> list[Any]:
+  """Returns the names of `load()`, some of them for tests of the night.
+
+  Args:
+    by_day: those for tests of the day; None: one family of each kind of layer.
+  """
+  models = load()
+  by_day = {*models} - {*_BY_NIGHT} if by_day is None else by_day
   return [
-    pytest.param(name, marks=pytest.mark.nightly) if name in _BY_NIGHT else name
-    for name in load()
+    name if name in by_day else pytest.param(name, marks=pytest.mark.nightly)
+    for name in models
   ]
 
 
