@@ -53,9 +53,10 @@ def register_dataclass(cls: type[T]) -> type[T]:
 
 def is_leaf(value: Any) -> bool:
   """Whether a value holds no Config by its type, or by those of its items."""
-  if isinstance(value, list | tuple):
-    return all(isinstance(item, IMMUTABLE) for item in value)
-  return isinstance(value, IMMUTABLE)
+  if isinstance(value, IMMUTABLE):
+    return True
+  is_sequence = isinstance(value, (list, tuple))
+  return is_sequence and all(isinstance(item, IMMUTABLE) for item in value)
 
 
 def map_arguments(

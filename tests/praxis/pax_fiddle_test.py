@@ -509,6 +509,30 @@ def test_history_names_the_caller():
   assert len(locations) == 3
 
 
+def test_copies_have_histories_of_their_own():
+  config = Car.config(doors=3)
+  copies = copy.copy(config), copy.deepcopy(config), copy.copy(config)
+  config.doors = 4
+  copies[1].doors = 5
+  copies[1].doors = 6
+  values = [
+    [entry.new_value for entry in c.__argument_history__['doors'][1:]]
+    for c in (config, *copies)
+  ]
+  assert values == [[4], [], [5, 6], []]
+
+
+def test_deep_copies_share_what_the_original_shares_and_nothing_with_it():
+  wheel = Wheel.config(size=2)
+  config = Kinds.config(plain=wheel, tagged=[wheel, {'of': wheel}])
+  copied = copy.deepcopy(config)
+  assert copied == config
+  assert copied.plain is copied.tagged[0] is copied.tagged[1]['of']
+  copied.plain.size = 3
+  copied.tagged.append(1)
+  assert wheel.size == 2 and len(config.tagged) == 2
+
+
 def test_unknown_fields_are_type_and_attribute_errors():
   @dataclasses.dataclass
   class Part:
