@@ -13,10 +13,8 @@ from fiddle import history
 from flax.core import Scope
 
 from praxis import pax_fiddle
-from praxis.base_layer import auxiliary_outputs, initializers, weight_sharing
+from praxis.base_layer import auxiliary_outputs, weight_sharing
 from praxis.pax_fiddle import build_errors
-
-_WITHOUT_MODULES = (pax_fiddle.Buildable, initializers.WeightInit)
 
 
 class ParentModule(auxiliary_outputs.AuxiliaryOutputs):
@@ -40,7 +38,7 @@ class ParentModule(auxiliary_outputs.AuxiliaryOutputs):
   def _register_submodules(self, name: str, val: Any) -> None:
     # A private method: flax calls it for each field of each layer, and needs
     # 50 us to see that numbers or a Config contain no modules.
-    if pax_fiddle.is_leaf(val) or isinstance(val, _WITHOUT_MODULES):
+    if pax_fiddle.is_leaf(val) or isinstance(val, pax_fiddle.Buildable):
       val = tuple(val) if isinstance(val, list) else val
       object.__setattr__(self, name, val)
     else:

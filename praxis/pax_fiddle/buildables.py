@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import collections
 import copy
 import dataclasses
 import difflib
@@ -45,13 +44,24 @@ class CloneAndSetMixin:
   Set = set
 
 
+# Copies share the lists and sets of these mappings, which do not change: Fiddle
+# looks up by `[]` what it changes, and gets a new one.
+
+
 class _SharedHistory(history.History):
-  """A history whose lists of entries do not change: its copies share them."""
+  """The entries of each argument."""
 
   def __getitem__(self, name: str) -> list[history.HistoryEntry]:
-    # Fiddle appends to the list that it gets.
     entries = self[name] = list(self.get(name, ()))
     return entries
+
+
+class _SharedTags(dict[str | int, set[Any]]):
+  """The tags of each argument."""
+
+  def __getitem__(self, name: str | int) -> set[Any]:
+    tags = self[name] = set(self.get(name, ()))
+    return tags
 
 
 class _PaxBuildable(CloneAndSetMixin, fdl.Buildable, Generic[T]):
@@ -67,14 +77,14 @@ class _PaxBuildable(CloneAndSetMixin, fdl.Buildable, Generic[T]):
 
   def __copy__(self) -> Self:
     copied = object.__new__(type(self))
-    entries = self.__argument_history__
-    if not isinstance(entries, _SharedHistory):
-      entries = vars(self)['__argument_history__'] = _SharedHistory(entries)
-    tags = {k: set(v) for k, v in self.__argument_tags__.items()}
+    own = vars(self)
+    if not isinstance(self.__argument_history__, _SharedHistory):
+      own['__argument_history__'] = _SharedHistory(self.__argument_history__)
+      own['__argument_tags__'] = _SharedTags(self.__argument_tags__)
     vars(copied).update(
-      vars(self),
-      __argument_history__=_SharedHistory(entries),
-      __argument_tags__=collections.defaultdict(set, tags),
+      own,
+      __argument_history__=_SharedHistory(own['__argument_history__']),
+      __argument_tags__=_SharedTags(own['__argument_tags__']),
       __arguments__=dict(self.__arguments__),
     )
     return copied
@@ -86,7 +96,7 @@ class _PaxBuildable(CloneAndSetMixin, fdl.Buildable, Generic[T]):
       if isinstance(value, _PaxBuildable):
         copied_value = memo.get(id(value))
         arguments[name] = copied_value or value.__deepcopy__(memo)
-      elif not isinstance(value, traversers.IMMUTABLE):
+      elif not traversers.is_immutable(value):
         arguments[name] = copy.deepcopy(value, memo)
     return copied
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 T = TypeVar('T', bound='DataclassInstance')
 Buildable = TypeVar('Buildable', bound=fdl.Buildable)
 # Types of most values in Configs; they hold no Config.
-IMMUTABLE = (bool, float, int, str, type(None), type)
+_IMMUTABLE = (bool, float, int, str, type(None), type)
+# Names of the fields of registered dataclasses that are frozen.
+_frozen: dict[type, tuple[str, ...]] = {}
 
 # Upstream has its own registry; here all traversals use Fiddle's.
 BasicTraversal = daglish.BasicTraversal
@@ -42,6 +44,8 @@ daglish.register_node_traverser(
 def register_dataclass(cls: type[T]) -> type[T]:
   """Makes Fiddle traverse objects of a dataclass, and save them as JSON."""
   names = tuple(f.name for f in dataclasses.fields(cls) if f.init)
+  if cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+    _frozen[cls] = names
   daglish.register_node_traverser(
     cls,
     flatten_fn=lambda x: (tuple(getattr(x, n) for n in names), None),
@@ -53,10 +57,21 @@ def register_dataclass(cls: type[T]) -> type[T]:
 
 def is_leaf(value: Any) -> bool:
   """Whether a value holds no Config by its type, or by those of its items."""
-  if isinstance(value, IMMUTABLE):
+  if isinstance(value, _IMMUTABLE):
     return True
-  is_sequence = isinstance(value, (list, tuple))
-  return is_sequence and all(isinstance(item, IMMUTABLE) for item in value)
+  if isinstance(value, (list, tuple)):
+    return all(isinstance(item, _IMMUTABLE) for item in value)
+  return is_immutable(value)
+
+
+def is_immutable(value: Any) -> bool:
+  """Whether a value is a plain one, or a frozen dataclass of plain ones."""
+  if isinstance(value, _IMMUTABLE):
+    return True
+  names = _frozen.get(type(value))
+  return names is not None and all(
+    isinstance(getattr(value, name), _IMMUTABLE) for name in names
+  )
 
 
 def map_arguments(
