@@ -153,11 +153,6 @@ class ParentModule(auxiliary_outputs.AuxiliaryOutputs):
       return layers if isinstance(child, list) else layers[0]
     if existing := {name, *modules} & set(self._children):
       raise ValueError(f'{kind} has a child {min(existing)!r} already')
-    for module in modules.values():
-      if module.parent is None:
-        # As flax does with a module whose class is called in setup; it would
-        # adopt a clone otherwise.
-        object.__setattr__(module, 'parent', self)
     setattr(self, name, child)
     bound = getattr(self, name)
     layers = bound if isinstance(child, list) else [bound]
