@@ -57,8 +57,6 @@ def register_dataclass(cls: type[T]) -> type[T]:
 
 def is_leaf(value: Any) -> bool:
   """Whether a value holds no Config by its type, or by those of its items."""
-  if isinstance(value, _IMMUTABLE):
-    return True
   if isinstance(value, (list, tuple)):
     return all(isinstance(item, _IMMUTABLE) for item in value)
   return is_immutable(value)

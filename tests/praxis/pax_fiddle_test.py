@@ -242,6 +242,29 @@ def test_copies_have_values_and_tags_of_their_own():
   pax_fiddle.clear_tags(copied, 'tagged')
   assert config.plain == 4 and pax_fiddle.get_tags(config, 'tagged') == {Tag}
   assert copied.plain == 5 and not pax_fiddle.get_tags(copied, 'tagged')
+  again = copy.deepcopy(copied)
+  pax_fiddle.add_tag(copied, 'plain', Tag)
+  pax_fiddle.add_tag(config, 'plain', Tag)
+  assert not pax_fiddle.get_tags(again, 'plain')
+
+
+@pax_fiddle.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+  value: Any
+
+
+def test_configs_in_frozen_dataclasses_are_built_and_copied():
+  config = Kinds.config(
+    plain=Frozen(Wheel.config(size=5)),
+    listed=Frozen(6),
+    required=Wheel.config(),
+  )
+  copied = copy.deepcopy(config)
+  copied.plain.value.size = 7
+  built = [c.Instantiate() for c in (config, copied)]
+  assert [b.plain.value.size for b in built] == [5, 7]
+  assert [b.listed for b in built] == [Frozen(6)] * 2
 
 
 def test_templates_within_templates_are_left_alone():
