@@ -6,7 +6,7 @@ author = 'The Pax authors'
 copyright = author
 language = 'en'
 
-extensions = ['myst_parser']
+extensions = ['myst_parser', 'tools.docs.python_domain']
 source_suffix = {'.md': 'markdown'}
 myst_enable_extensions = ['colon_fence', 'fieldlist']
 # Anchors of headings that links between pages name, as on GitHub.
@@ -29,3 +29,5 @@ maximum_signature_line_length = 79
 python_use_unqualified_type_names = True
 toc_object_entries = False
 highlight_language = 'text'
+# Quotes and -- stay as written: most are of code and flags.
+smartquotes = False
