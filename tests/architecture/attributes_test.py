@@ -112,10 +112,18 @@ def class_nodes(module: str) -> dict[str, ast.ClassDef]:
   return nodes
 
 
+def defines(cls: type, name: str) -> bool:
+  """Returns whether a class or one of its bases defines an attribute."""
+  names, patterns = _defined(cls)
+  return name in names or bool(patterns.fullmatch(name))
+
+
 @functools.cache
-def defined(cls: type) -> re.Pattern[str]:
-  """Returns a pattern of the names that a class and its bases define."""
-  return re.compile('|'.join({*dir(cls)}.union(*map(_own_names, cls.__mro__))))
+def _defined(cls: type) -> tuple[set[str], re.Pattern[str]]:
+  """Returns the names of all attributes, and a pattern of computed ones."""
+  names = {*dir(cls)}.union(*map(_own_names, cls.__mro__))
+  computed = {name for name in names if not _IDENTIFIER.fullmatch(name)}
+  return names - computed, re.compile('|'.join(computed) or '(?!)')
 
 
 @functools.cache
@@ -158,9 +166,7 @@ def undefined(module: str) -> Iterator[str]:
     if not isinstance(cls, type) or _has_dynamic_attributes(cls):
       continue
     for read in attributes(node):
-      if isinstance(read.ctx, ast.Load) and not defined(cls).fullmatch(
-        read.attr
-      ):
+      if isinstance(read.ctx, ast.Load) and not defines(cls, read.attr):
         path = source_tree.library()[module]
         yield f'{path}:{read.lineno}: {qualified_name} reads self.{read.attr}'
 
@@ -188,6 +194,6 @@ def test_attributes_are_found():
 
 def test_children_are_defined_and_other_names_are_not():
   module = importlib.import_module('praxis.layers.transformers.transformer')
-  assert defined(module.Transformer).fullmatch('ff_layer')
-  assert defined(module.Transformer).fullmatch('fprop_dtype')
-  assert not defined(module.Transformer).fullmatch('no_such_layer')
+  assert defines(module.Transformer, 'ff_layer')
+  assert defines(module.Transformer, 'fprop_dtype')
+  assert not defines(module.Transformer, 'no_such_layer')

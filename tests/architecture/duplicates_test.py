@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import pathlib
 from collections.abc import Iterator
 
@@ -55,21 +56,44 @@ def canonical(function: ast.FunctionDef) -> tuple[int, str]:
   return size, body
 
 
+def outline(function: ast.FunctionDef) -> tuple[object, ...]:
+  """Returns what functions with the same canonical body have in common.
+
+  That is the type of each statement, of its value and of the function that the
+  value calls. It takes a fraction of the time of the body's text.
+  """
+  parts: list[object] = []
+  for node in syntax_trees.statements(function):
+    if not (
+      isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    ):
+      expression = getattr(node, 'value', None)
+      parts += [type(node), type(expression)]
+      parts.append(type(getattr(expression, 'func', None)))
+  return tuple(parts)
+
+
 def duplicates(
   trees: dict[pathlib.Path, ast.Module],
 ) -> Iterator[str]:
   """Yields functions of several places whose bodies are the same."""
-  places: dict[str, list[str]] = {}
+  alike = collections.defaultdict(list)
   for path, tree in trees.items():
     for node in syntax_trees.statements(tree):
       if isinstance(node, source_tree.FUNCTIONS):
-        size, body = canonical(node)
-        if size >= _MIN_NODES:
-          place = f'{path}:{node.lineno}: {node.name}'
-          places.setdefault(body, []).append(place)
-  for same in places.values():
-    if len(same) > 1:
-      yield ' = '.join(same)
+        place = f'{path}:{node.lineno}: {node.name}'
+        alike[outline(node)].append((place, node))
+  for functions in alike.values():
+    if len(functions) == 1:
+      continue
+    places = collections.defaultdict(list)
+    for place, node in functions:
+      size, body = canonical(node)
+      if size >= _MIN_NODES:
+        places[body].append(place)
+    for same in places.values():
+      if len(same) > 1:
+        yield ' = '.join(same)
 
 
 def test_no_function_is_written_twice():
