@@ -14,6 +14,8 @@ import pytest
 
 from tests.docs import pages
 
+# Layers have tests of their own by day.
+_NIGHTLY_PAGES = ('layers.md',)
 # Of blocks that run: here, in commands_test.py (`yaml` as its files), and in
 # tests that need TensorFlow (`py`).
 _LANGUAGES = {'python', 'sh', 'yaml', 'py'}
@@ -29,7 +31,11 @@ def test_blocks_are_in_languages_that_tests_run():
 
 
 @pytest.mark.parametrize(
-  'page', sorted({b.page for b in pages.blocks('python')})
+  'page',
+  [
+    pytest.param(page, marks=[pytest.mark.nightly] * (page in _NIGHTLY_PAGES))
+    for page in sorted({b.page for b in pages.blocks('python')})
+  ],
 )
 def test_python_blocks_run(page, monkeypatch):
   # Dataclasses and the registry look for the module of a class.

@@ -36,8 +36,14 @@ _NIGHTLY_PAGES = (
   'aot.md',
   'huggingface.md',
   'images.md',
+  'inputs.md',
   'launching.md',
   'layers.md',
+  'modes.md',
+  'performance.md',
+  'profiling.md',
+  'quantization.md',
+  'summaries.md',
   'tuning.md',
 )
 PRELOADED = (

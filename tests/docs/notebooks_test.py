@@ -23,6 +23,7 @@ _NIGHTLY = (
   'models',
   'pax101_end_to_end',
   'rnn_decode',
+  'sharding',
 )
 
 

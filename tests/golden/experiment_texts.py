@@ -90,14 +90,20 @@ class Family:
 
   def __init__(self, name: str, experiments: Iterable[type]):
     self._path = _FOLDER / 'experiments' / f'{name}.txt'
-    self._experiments = list(experiments)
+    self._texts = self._generate(experiments)
+    self._made: dict[str, str] = {}
 
-  @functools.cached_property
-  def made(self) -> dict[str, str]:
-    """The text of each experiment by name."""
+  def made(self, name: str) -> str:
+    """Returns the text of one; resolves it and those before it only."""
+    while name not in self._made:
+      made, text = next(self._texts)
+      self._made[made] = text
+    return self._made[name]
+
+  def _generate(self, experiments: Iterable[type]) -> Iterator[tuple[str, str]]:
+    """Yields the name and the text of each experiment."""
     wholes: dict[str, list[str]] = {}
-    found = {}
-    for experiment in self._experiments:
+    for experiment in experiments:
       name, lines = experiment.__name__, list(resolve(experiment).lines())
       shortest = [_title(name), *lines]
       for other, others in wholes.items():
@@ -105,15 +111,15 @@ class Family:
         if len(changes) + 1 < len(shortest):
           shortest = [_title(f'{name}, which is {other} but for'), *changes]
       wholes[name] = lines
-      found[name] = '\n'.join([*shortest, ''])
-    return found
+      yield name, '\n'.join([*shortest, ''])
 
   @functools.cached_property
   def golden(self) -> dict[str, str]:
     """The accepted texts; with UPDATE_GOLDEN=1 set those that are made."""
     if os.environ.get('UPDATE_GOLDEN') == '1':
       self._path.parent.mkdir(exist_ok=True)
-      self._path.write_text('\n'.join(self.made.values()))
+      self._made.update(self._texts)
+      self._path.write_text('\n'.join(self._made.values()))
     text = self._path.read_text() if self._path.exists() else ''
     parts = re.split(f'^(?={_TITLE})', text, flags=re.MULTILINE)[1:]
     name_of = lambda part: re.match(rf'{_TITLE}(\w+)', part)[1]

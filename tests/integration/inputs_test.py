@@ -144,6 +144,7 @@ def test_a_corrupt_record_within_the_limit_is_left_out(tmp_path, monkeypatch):
   assert 'A corrupt record is left out: line 28 of' in log
 
 
+@pytest.mark.nightly
 def test_a_mixture_that_changes_on_the_way(tmp_path):
   """A job that gets a stage before it begins reads what one with it reads."""
   first = data_sets.write_documents(tmp_path / 'a', [[1, 2, 3] * 9] * 99)

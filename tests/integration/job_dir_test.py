@@ -9,6 +9,8 @@ import shutil
 import signal
 import time
 
+import pytest
+
 from tests.integration import binary
 from tests.testing import mounts
 
@@ -33,6 +35,7 @@ def _message(completed):
   return lines[-1]
 
 
+@pytest.mark.nightly
 def test_damaged_side_files_do_not_stop_a_run(tmp_path):
   assert binary.run('TinySpmd', tmp_path, '--set=NUM_STEPS=5').returncode == 0
   names = [

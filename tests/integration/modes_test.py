@@ -102,7 +102,9 @@ def test_each_job_evaluates_a_checkpoint_once(job):
   assert not list((job / '_internal_artifacts').iterdir())
 
 
-@pytest.mark.parametrize('mesh', ['[1,2,2]', 'None'])
+@pytest.mark.parametrize(
+  'mesh', ['[1,2,2]', pytest.param('None', marks=pytest.mark.nightly)]
+)
 def test_a_checkpoint_of_int8_is_evaluated(job, tmp_path, mesh):
   words = [QUIET, f'--set=ICI_MESH_SHAPE={mesh}', '--set=NUM_STEPS=10']
   source = [f'--restore_checkpoint_dir={job}', '--restore_checkpoint_step=10']
@@ -157,6 +159,7 @@ def test_decoding_while_training(job):
   assert record['process_decode_metrics/rows'] == 8
 
 
+@pytest.mark.nightly
 def test_residuals_of_int8_are_trained(job, capfd, tmp_path):
   base, tuned = tmp_path / 'base', tmp_path / 'tuned'
   words = ['TinyInt8Lora', base, '--mode=quantize', f'--init_from={job}']
@@ -274,7 +277,7 @@ def _main(capfd, exp, job, *words):
   [
     ('TinySpmd', ['--set=ICI_MESH_SHAPE=[1,2,2]']),
     ('TinyPmap', ['--pmap_use_tensorstore']),
-    ('TinyPmap', []),
+    pytest.param('TinyPmap', [], marks=pytest.mark.nightly),
   ],
 )
 def test_many_devices(tmp_path, capfd, exp, words):

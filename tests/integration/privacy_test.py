@@ -9,6 +9,7 @@ import pytest
 from tests.integration import binary
 
 
+@pytest.mark.nightly
 def test_epsilon_of_a_run(tmp_path):
   dp_accounting = pytest.importorskip('dp_accounting')
   ended = binary.run('TinyPrivate', tmp_path)

@@ -33,7 +33,12 @@ def _mesh(exp, devices):
   ('exp', 'flag', 'newest'),
   [
     ('TinySpmd', '--pmap_use_tensorstore=False', 'checkpoint_00000020'),
-    ('TinyPmap', '--pmap_use_tensorstore=False', 'checkpoint_20'),
+    pytest.param(
+      'TinyPmap',
+      '--pmap_use_tensorstore=False',
+      'checkpoint_20',
+      marks=pytest.mark.nightly,
+    ),
     ('TinyPmap', '--pmap_use_tensorstore=True', 'checkpoint_00000020'),
   ],
 )
@@ -52,7 +57,12 @@ def test_ten_steps_and_ten_more_are_twenty_bit_by_bit(
 
 @pytest.mark.parametrize(
   ('exp', 'flag'),
-  [('TinySpmd', '--traceback'), ('TinyPmap', '--pmap_use_tensorstore=True')],
+  [
+    ('TinySpmd', '--traceback'),
+    pytest.param(
+      'TinyPmap', '--pmap_use_tensorstore=True', marks=pytest.mark.nightly
+    ),
+  ],
 )
 def test_goes_on_with_another_number_of_devices(tmp_path, exp, flag):
   """No noise: replicas draw their own, so it differs with their number."""

@@ -30,7 +30,7 @@ def straight(tmp_path_factory):
   'number',
   [
     signal.SIGTERM,
-    signal.SIGINT,
+    pytest.param(signal.SIGINT, marks=pytest.mark.nightly),
     pytest.param(signal.SIGHUP, marks=pytest.mark.nightly),
   ],
 )

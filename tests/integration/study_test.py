@@ -8,6 +8,8 @@ import json
 import os
 import signal
 
+import pytest
+
 from tests.integration import binary
 from tests.testing import polling
 
@@ -47,6 +49,7 @@ def test_a_sweep_of_four_trials(tmp_path):
   assert (tmp_path / 'study.png').stat().st_size > 1000
 
 
+@pytest.mark.nightly
 def test_a_trial_of_two_runs(tmp_path):
   ended = binary.run('TinyParts', tmp_path, '--study=local', '--num_trials=1')
   assert ended.returncode == 0, ended.stderr

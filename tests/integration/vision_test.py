@@ -108,9 +108,8 @@ def _logits(params, hidden):
   return hidden @ params['dense_1.w'] + params['dense_2.b']
 
 
-@pytest.mark.parametrize(
-  'mesh', ['[1,4,1]', pytest.param('None', marks=pytest.mark.nightly)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize('mesh', ['[1,4,1]', 'None'])
 def test_digits_on_many_devices(mesh, mnist, tmp_path, capfd):
   """A step of 64 digits is the same, over 4 devices and on 8 replicas."""
   words = _words(**FAST, ICI_MESH_SHAPE=mesh, TRAIN_STEPS=2, EVAL_ON_TEST=False)
@@ -134,9 +133,10 @@ def images(tmp_path_factory):
   return folder
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
   ('mesh', 'devices'),
-  [([1, 2, 1], 2), pytest.param(None, 1, marks=pytest.mark.nightly)],
+  [([1, 2, 1], 2), (None, 1)],
 )
 def test_jpeg_files_are_learned(mesh, devices, images, tmp_path):
   words = _words(DATA_DIR=images, MESH_SHAPE=mesh)

@@ -38,6 +38,7 @@ def corpus(tmp_path, monkeypatch):
   return folder
 
 
+@pytest.mark.nightly
 def test_a_job_keeps_its_tokenizer(tmp_path, corpus):
   job = tmp_path / 'job'
   words = [*SMALL, f'--set=TRAIN_FILES={corpus}']
