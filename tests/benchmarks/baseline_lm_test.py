@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,9 +24,11 @@ def test_the_loss_in_chunks_is_the_loss():
   x = jax.random.normal(keys[2], [2, 8, 6])
   labels = jax.random.randint(keys[3], [2, 8], 0, 11)
 
+  @functools.partial(jax.jit, static_argnums=2)
   def losses(params, x, num_chunks):
     return baseline_lm.chunked_cross_entropies(params, x, labels, num_chunks)
 
+  @functools.partial(jax.jit, static_argnums=0)
   def gradients(num_chunks):
     # Each token has another weight.
     weights = jnp.arange(16.0).reshape(2, 8)
