@@ -10,6 +10,7 @@ page or heading, a page in no table of contents.
 """
 
 # bazel: deps=@pypi_docs//all
+# bazel: deps=//tools/docs:python_domain
 from __future__ import annotations
 
 import argparse
