@@ -19,7 +19,6 @@ from tests.praxis.layers.models import decoding, serving
     'repeated',
     'repeated scanned',
     'hybrid repeated',
-    'hybrid repeated scanned',
   ],
 )
 def test_greedy_decoding_equals_reading_the_whole_text(kind, at_once):
@@ -52,5 +51,6 @@ def test_beam_searches_agree(kind):
   decoding.check_beams(kind)
 
 
-def test_requests_get_what_they_would_get_alone():
-  serving.check_requests('stacked')
+@pytest.mark.parametrize('kind', ['stacked', 'scanned', 'hybrid', 'ngrams'])
+def test_requests_get_what_they_would_get_alone(kind):
+  serving.check_requests(kind)
