@@ -19,6 +19,7 @@ from tests.praxis.layers.models import decoding, serving
     'repeated',
     'repeated scanned',
     'hybrid repeated',
+    'hybrid repeated scanned',
   ],
 )
 def test_greedy_decoding_equals_reading_the_whole_text(kind, at_once):

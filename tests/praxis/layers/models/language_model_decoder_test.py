@@ -25,9 +25,9 @@ from tests.testing import nightly
 @pytest.mark.parametrize(
   'kind, at_once',
   [
-    ('hybrid repeated scanned', False),
-    ('hybrid repeated scanned', True),
-    *nightly.cases(('hybrid', False), ('hybrid', True)),
+    ('repeated scanned', False),
+    ('hybrid', True),
+    *nightly.cases(('hybrid', False)),
   ],
 )
 def test_greedy_decoding_equals_reading_the_whole_text(kind, at_once):
