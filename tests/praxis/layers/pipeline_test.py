@@ -98,7 +98,7 @@ _PIPELINES = {
 
 # Options of the others are among these.
 _BY_DAY = [
-  'by_size', 'streaming', 'polluted', 'circular_tight', 'circular_at_once',
+  'by_size', 'streaming', 'circular_tight', 'circular_at_once',
   'circular_polluted',
 ]  # fmt: skip
 

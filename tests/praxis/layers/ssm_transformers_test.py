@@ -141,7 +141,7 @@ def _check_steps(layer, variables, cache, want, cross_mask=None, at_once=False):
     np.testing.assert_allclose(got, want[:, 3:], atol=1e-4)
 
 
-@pytest.mark.parametrize('name', ['SSMTransformer', 'SSMGated'])
+@pytest.mark.parametrize('name', ['SSMGated', *nightly.cases('SSMTransformer')])
 def test_steps_continue_the_forward_pass(name):
   config = _config(
     getattr(ssm_transformers, name),
@@ -182,7 +182,7 @@ def test_cross_attention_and_its_steps():
   _check_steps(layer, variables, cache, got, jnp.zeros([_B, 1, 1, 3]))
 
 
-@pytest.mark.parametrize('name', ['SSMTransformer', 'SSMGated'])
+@pytest.mark.parametrize('name', ['SSMGated', *nightly.cases('SSMTransformer')])
 def test_gradients_equal_numpy(name):
   cls = getattr(ssm_transformers, name)
   layer, variables = running.build(_config(cls), *_inputs())
