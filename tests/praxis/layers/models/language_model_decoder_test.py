@@ -34,12 +34,9 @@ def test_greedy_decoding_equals_reading_the_whole_text(kind, at_once):
   decoding.check_greedy(kind, at_once)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
-  'kind',
-  [
-    'lazy ngrams',
-    *nightly.cases('lazy rotary', 'hybrid lazy', 'lazy clusters scores'),
-  ],
+  'kind', ['lazy rotary', 'hybrid lazy', 'lazy clusters scores']
 )
 def test_samples_may_share_the_cache_of_their_prompt(kind):
   decoding.check_sharing(kind)
