@@ -12,7 +12,7 @@ import pytest
 from praxis import pax_fiddle
 from praxis.layers import activations, adapters, normalizations, transformers
 from tests.praxis.layers import running
-from tests.testing import numpy_layers
+from tests.testing import nightly, numpy_layers
 
 _B, _T, _D, _K = 2, 3, 4, 3
 
@@ -115,9 +115,18 @@ def _adapted(**kwargs):
   ).set(**kwargs)
 
 
-@pytest.mark.parametrize('mode', ['sequential', 'parallel'])
 @pytest.mark.parametrize(
-  'policy, padding_first', [('pre', False), ('post_skip', False), ('pre', True)]
+  ('mode', 'policy', 'padding_first'),
+  [
+    ('parallel', 'pre', False),
+    ('sequential', 'post_skip', False),
+    ('sequential', 'pre', True),
+    *nightly.cases(
+      ('sequential', 'pre', False),
+      ('parallel', 'post_skip', False),
+      ('parallel', 'pre', True),
+    ),
+  ],
 )
 def test_adapted_feed_forward_equals_numpy(mode, policy, padding_first):
   config = _adapted(mode=mode, norm_policy=policy, residual_weight=0.5)

@@ -13,6 +13,7 @@ from praxis import base_layer, pax_fiddle
 from praxis.layers import attentions, embedding_softmax, normalizations
 from praxis.layers import multi_query_attention as mqa
 from tests.praxis.layers import running
+from tests.testing import nightly
 
 _B, _T, _D, _N = 2, 6, 8, 4
 _CACHE = base_layer.DECODE_CACHE
@@ -150,7 +151,16 @@ def _config(kind):
   )
 
 
-@pytest.mark.parametrize('kind', _KINDS)
+# Options that other kinds have, too.
+_BY_NIGHT = [
+  'plain', 'rotary', 'dconv', 'unscaled', 'local_simulated_bias', 'mqa_sinks',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+  'kind',
+  [*(x for x in _KINDS if x not in _BY_NIGHT), *nightly.cases(*_BY_NIGHT)],
+)
 def test_steps_equal_one_pass(kind):
   x = running.normal(_B, _T, _D)
   mask = attentions.causal_mask(x)
@@ -177,7 +187,8 @@ def test_steps_equal_one_pass(kind):
 
 
 @pytest.mark.parametrize(
-  'kind', ['plain', 'xl', 'local_alibi', 'mqa_rotary', 'mqa_sinks']
+  'kind',
+  ['xl', 'local_alibi', 'mqa_sinks', *nightly.cases('plain', 'mqa_rotary')],
 )
 def test_a_run_of_steps_of_several_samples(kind):
   """Two samples continue each of two prompts, two steps at once."""

@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from praxis import pax_fiddle
 from praxis.layers import attentions, context_parallel, grouped_query_attention
 from tests.praxis.layers import running
+from tests.testing import nightly
 
 _B, _T, _D, _N, _H = 4, 16, 6, 4, 2
 _AXES = ('data', 'seq', 'mdl')
@@ -95,7 +96,7 @@ _OPTIONS = {
 _RING = context_parallel.ContextParallelAttention
 
 
-@pytest.mark.parametrize('mesh', [(1, 4, 2), (2, 2, 1)])
+@pytest.mark.parametrize('mesh', [(1, 4, 2), *nightly.cases(((2, 2, 1),))])
 def test_ring_with_a_mask(mesh):
   # Both ways, but for the first three keys, which the first query alone sees;
   # and the last row of the mask hides all.
@@ -111,7 +112,7 @@ def test_ring_with_a_mask(mesh):
   assert 'collective-permute' in text
 
 
-@pytest.mark.parametrize('balanced', [False, True])
+@pytest.mark.parametrize('balanced', [True, *nightly.cases(False)])
 def test_causal_ring_holds_no_whole_sequence(balanced):
   ring = _dot_product(_RING, is_causal=True, is_balanced=balanced, **_OPTIONS)
   text = _check(ring, _dot_product(**_OPTIONS), _causal(), (1, 4, 2))
@@ -123,7 +124,8 @@ def test_causal_ring_holds_no_whole_sequence(balanced):
 
 def test_a_negative_cap_caps_neither_logits_nor_gradients():
   ring = _dot_product(_RING, is_causal=True, atten_logit_cap=-1.0)
-  _check(ring, _dot_product(), _causal(), (1, 4, 2))
+  text = _check(ring, _dot_product(), _causal(), (1, 4, 2))
+  assert 'all-gather' not in text
 
 
 def test_ring_of_three_is_balanced_too():
@@ -163,7 +165,7 @@ def test_all_gather_keeps_what_a_ring_has_not():
 
 
 # Heads of keys that the axis of heads divides, or has to be copied for.
-@pytest.mark.parametrize('num_kv_heads', [2, 1])
+@pytest.mark.parametrize('num_kv_heads', [1, *nightly.cases(2)])
 def test_grouped_queries(num_kv_heads):
   fields = {
     'num_kv_heads': num_kv_heads,
@@ -203,9 +205,18 @@ def test_bad_settings():
 
 
 @pytest.mark.parametrize(
-  'fields', [{}, {'is_causal': True}, {'is_causal': True, 'is_balanced': True}]
+  ('fields', 'length'),
+  [
+    ({}, 7),
+    ({'is_causal': True}, 1),
+    ({'is_causal': True, 'is_balanced': True}, 7),
+    *nightly.cases(
+      ({}, 1),
+      ({'is_causal': True}, 7),
+      ({'is_causal': True, 'is_balanced': True}, 1),
+    ),
+  ],
 )
-@pytest.mark.parametrize('length', [1, 7])
 def test_lengths_that_do_not_divide_into_the_ring(fields, length):
   config = _dot_product(_RING, **fields)
   config.set(ici_mesh_shape=(1, 4, 1), mesh_axis_names=_AXES)

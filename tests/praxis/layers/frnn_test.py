@@ -13,6 +13,7 @@ from praxis import base_layer, pax_fiddle
 from praxis.layers import frnn, linears, rnn_cell
 from praxis.nested_map import NestedMap
 from tests.praxis.layers import running
+from tests.testing.layers import random_variables
 
 _B, _T, _I, _O = 2, 5, 3, 4
 _SEGMENTS = np.array([[1, 1, 2, 2, 0], [1, 2, 2, 3, 3]], np.int32)
@@ -315,7 +316,7 @@ def test_padding_that_would_be_broadcast_over_units_is_refused(cls, name):
   layer = cls.config(name='rnn', cell_tpl=_cell(num_output_nodes=_B))
   layer = layer.Instantiate()
   inputs = _packed()
-  variables = layer.init(jax.random.key(0), inputs)
+  variables = random_variables(layer, inputs)
   inputs[name] = inputs[name][..., 0]
   with pytest.raises(ValueError, match=rf'{name} .* must be \[B, T, 1\]'):
     layer.apply(variables, inputs)

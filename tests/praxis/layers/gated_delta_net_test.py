@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +18,7 @@ from praxis.layers.ssm import gated_delta_rule
 from praxis.layers.transformer_models import stack_configs
 from tests.praxis.layers import running
 from tests.praxis.layers.models import decoding
+from tests.testing import nightly
 
 _B, _T, _D = 2, 11, 8
 _KEY_HEADS, _VALUE_HEADS, _H, _V, _KERNEL = 2, 4, 3, 5, 4
@@ -41,17 +44,29 @@ def _config(**kwargs):
   return gated_delta_net.GatedDeltaNet.config(**fields)
 
 
-def _build(x, **kwargs):
-  mask = attentions.causal_mask(x)
-  return running.build(_config(**kwargs), x, x, x, mask)
+class _Built:
+  """A layer with variables, and programs that tests share."""
+
+  def __init__(self, **kwargs):
+    x = running.normal(_B, _T, _D)
+    mask = attentions.causal_mask(x)
+    self.layer, self.variables = running.build(_config(**kwargs), x, x, x, mask)
+    self.run = running.compiled(self.layer, method=_call, mutable=_CACHE)
+    self.step = running.compiled(self.layer, method=_step, mutable=_CACHE)
+
+  def __call__(self, x, mask=None, pos=None):
+    """Returns the outputs, and the cache."""
+    mask = attentions.causal_mask(x) if mask is None else mask
+    return self.run(self.variables, x, mask, pos)
+
+
+@functools.cache
+def _build(**kwargs):
+  return _Built(**kwargs)
 
 
 def _call(layer, x, mask, pos=None):
   return layer(x, x, x, mask, pos, pos)[0]
-
-
-def _run(layer, variables, x, mask, pos=None, **kwargs):
-  return running.run(layer, variables, x, mask, pos, method=_call, **kwargs)
 
 
 def _step(layer, x, time_step, pos):
@@ -117,12 +132,14 @@ def _first_steps(batch=_B):
   return np.arange(_T)[np.newaxis].repeat(batch, 0) == 0
 
 
-@pytest.mark.parametrize('chunk_size', [1, 4, 11, 64])
+@pytest.mark.parametrize('chunk_size', [4, 64, *nightly.cases(1, 11)])
 def test_layer(chunk_size):
   x = running.normal(_B, _T, _D)
-  layer, variables = _build(x, chunk_size=chunk_size)
-  out = _run(layer, variables, x, attentions.causal_mask(x))
-  want = _layer_by_hand(variables['params'], np.asarray(x), _first_steps())
+  built = _build(chunk_size=chunk_size)
+  out, _ = built(x)
+  want = _layer_by_hand(
+    built.variables['params'], np.asarray(x), _first_steps()
+  )
   np.testing.assert_allclose(out, want, atol=2e-5)
 
 
@@ -136,27 +153,25 @@ def _mask(kind):
 @pytest.mark.parametrize('kind', ['segments', 'array'])
 def test_segments_are_apart(kind):
   x = running.normal(_B, _T, _D)
-  layer, variables = _build(x)
-  out = _run(layer, variables, x, _mask(kind), _POSITIONS)
+  built = _build()
+  out, _ = built(x, _mask(kind), _POSITIONS)
   is_start = np.diff(np.asarray(_SEGMENTS), axis=1, prepend=-1) != 0
-  want = _layer_by_hand(variables['params'], np.asarray(x), is_start)
+  want = _layer_by_hand(built.variables['params'], np.asarray(x), is_start)
   np.testing.assert_allclose(out, want, atol=2e-5)
   # A segment alone has the same outputs.
-  part = x[:1, 4:]
-  alone = _run(layer, variables, part, attentions.causal_mask(part))
+  alone, _ = built(x[:1, 4:])
   np.testing.assert_allclose(out[:1, 4:], alone, atol=2e-5)
 
 
 def test_padded_steps_start_segments():
   x = running.normal(1, _T, _D)
-  layer, variables = _build(x)
+  built = _build()
   paddings = (jnp.arange(_T) < 4).astype(jnp.float32)[jnp.newaxis]
   mask = attentions.merge_masks(
     attentions.causal_mask(x), attentions.convert_paddings_to_mask(paddings)
   )
-  out = _run(layer, variables, x, mask)
-  part = x[:, 4:]
-  alone = _run(layer, variables, part, attentions.causal_mask(part))
+  out, _ = built(x, mask)
+  alone, _ = built(x[:, 4:])
   np.testing.assert_allclose(out[:, 4:], alone, atol=2e-5)
 
 
@@ -185,7 +200,7 @@ def _chunked(steps, state=None, chunk_size=4):
 _compiled = running.jit(_chunked, static_argnames='chunk_size')
 
 
-@pytest.mark.parametrize('length', [1, 4, 5, 9])
+@pytest.mark.parametrize('length', [1, 9, *nightly.cases(4, 5)])
 def test_chunks_are_the_recurrence(length):
   steps = _steps(length=length)
   out, state = _compiled(tuple(map(jnp.asarray, steps)))
@@ -232,54 +247,52 @@ def test_small_decays_after_large_ones_are_exact():
   np.testing.assert_allclose(out, want, atol=3e-6 * np.abs(want).max())
 
 
-@pytest.mark.parametrize('index', range(5))
-def test_gradients_are_those_of_the_recurrence(index):
-  steps = _steps(seed=1)
+def test_gradients_are_those_of_the_recurrence():
+  *steps, is_start = _steps(seed=1)
   weights = np.random.default_rng(2).normal(size=steps[2].shape)
 
-  def loss(x):
-    replaced = [*steps[:index], x, *steps[index + 1 :]]
-    return jnp.sum(_chunked(tuple(map(jnp.asarray, replaced)))[0] * weights)
+  def loss(steps):
+    return jnp.sum(_chunked((*steps, jnp.asarray(is_start)))[0] * weights)
 
-  got = np.asarray(running.jit(jax.grad(loss))(jnp.asarray(steps[index])))
-  want = np.zeros(got.shape)
-  for position in np.ndindex(got.shape):
-    change = np.zeros(got.shape)
-    change[position] = 1e-5
-    high, low = (
-      np.sum(
-        _delta_rule_by_hand(
-          *steps[:index], steps[index] + sign * change, *steps[index + 1 :]
+  gradients = running.jit(jax.grad(loss))([*map(jnp.asarray, steps)])
+  for index, got in enumerate(gradients):
+    want = np.zeros(got.shape)
+    for position in np.ndindex(got.shape):
+      change = np.zeros(got.shape)
+      change[position] = 1e-5
+      high, low = (
+        np.sum(
+          _delta_rule_by_hand(
+            *steps[:index],
+            steps[index] + sign * change,
+            *steps[index + 1 :],
+            is_start,
+          )
+          * weights
         )
-        * weights
+        for sign in (1, -1)
       )
-      for sign in (1, -1)
-    )
-    want[position] = (high - low) / 2e-5
-  np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max())
+      want[position] = (high - low) / 2e-5
+    np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max())
 
 
-@pytest.mark.parametrize('reads_again', [True, False])
-@pytest.mark.parametrize('num_steps', [1, 3])
+@pytest.mark.parametrize(
+  ('num_steps', 'reads_again'),
+  [(1, True), (3, False), *nightly.cases((1, False), (3, True))],
+)
 def test_decode_steps_are_the_forward_pass(reads_again, num_steps):
   x = running.normal(_B, _T, _D)
-  layer, variables = _build(x)
-  want = _run(layer, variables, x, attentions.causal_mask(x))
+  built = _build()
+  want, _ = built(x)
   prompt = x[:, :5]
-  _, cache = _run(
-    layer, variables, prompt, attentions.causal_mask(prompt), mutable=_CACHE
-  )
   if reads_again:
     # The first step replaces the last one of the prompt, whatever that was.
-    wrong = prompt.at[:, 4].add(1.0)
-    _, cache = _run(
-      layer, variables, wrong, attentions.causal_mask(wrong), mutable=_CACHE
-    )
-  step = running.compiled(layer, method=_step, mutable=_CACHE)
+    prompt = prompt.at[:, 4].add(1.0)
+  _, cache = built(prompt)
   for first in range(4 if reads_again else 5, _T, num_steps):
     part = x[:, first : first + num_steps]
     inputs = part[:, 0] if num_steps == 1 else part
-    out, cache = step({**variables, **cache}, inputs, first, None)
+    out, cache = built.step({**built.variables, **cache}, inputs, first, None)
     out = np.asarray(out).reshape(part.shape)
     np.testing.assert_allclose(
       out, want[:, first : first + num_steps], atol=2e-5
@@ -288,7 +301,7 @@ def test_decode_steps_are_the_forward_pass(reads_again, num_steps):
 
 def test_prompts_after_padding_decode_as_alone():
   x = running.normal(_B, _T, _D)
-  layer, variables = _build(x)
+  built = _build()
   lengths = np.array([5, 2])
   ids = jnp.asarray(np.arange(5) >= 5 - lengths[:, np.newaxis], jnp.int32)
   prompt = jnp.zeros((_B, 5, _D)) + 3.0
@@ -296,27 +309,22 @@ def test_prompts_after_padding_decode_as_alone():
     prompt = prompt.at[b, 5 - length :].set(x[b, :length])
   mask = attentions.causal_segment_mask(ids)
   pos = jnp.maximum(np.arange(5) - 5 + lengths[:, np.newaxis], 0)
-  _, cache = _run(layer, variables, prompt, mask, pos, mutable=_CACHE)
-  want = _run(layer, variables, x, attentions.causal_mask(x))
-  step = running.compiled(layer, method=_step, mutable=_CACHE)
+  _, cache = built(prompt, mask, pos)
+  want, _ = built(x)
   for i in range(4):
     pos = jnp.asarray(lengths - 1 + i)
     inputs = x[np.arange(_B), pos]
-    out, cache = step({**variables, **cache}, inputs, 4 + i, pos)
+    out, cache = built.step({**built.variables, **cache}, inputs, 4 + i, pos)
     np.testing.assert_allclose(out, want[np.arange(_B), pos], atol=2e-5)
 
 
 def test_an_empty_prompt_starts_from_zero():
   x = running.normal(_B, _T, _D)
-  layer, variables = _build(x)
-  _, cache = _run(
-    layer, variables, x, attentions.causal_mask(x), mutable=_CACHE
-  )
-  want = _run(layer, variables, x, attentions.causal_mask(x))
-  step = running.compiled(layer, method=_step, mutable=_CACHE)
+  built = _build()
+  want, cache = built(x)
   for pos in (-1, 0, 1):
-    out, cache = step(
-      {**variables, **cache},
+    out, cache = built.step(
+      {**built.variables, **cache},
       x[:, max(pos, 0)],
       _T + pos,
       jnp.full(_B, pos),
@@ -326,30 +334,34 @@ def test_an_empty_prompt_starts_from_zero():
 
 def test_samples_copy_the_state():
   x = running.normal(_B, _T, _D)
-  layer, variables = _build(x)
-  prompt = x[:, :5]
-  _, cache = _run(
-    layer, variables, prompt, attentions.causal_mask(prompt), mutable=_CACHE
-  )
+  built = _build()
+  layer, variables = built.layer, built.variables
+  _, cache = built(x[:, :5])
   rows = jnp.repeat(x[:, 5], 3, axis=0)
   with pytest.raises(ValueError, match='must have 2 rows as the .* got 6'):
     layer.apply({**variables, **cache}, rows, 5, None, method=_step)
   _, copied = layer.apply(
     {**variables, **cache}, 3, 4, method='lazy_broadcast_prefix', mutable=_CACHE
   )
-  step = running.compiled(layer, method=_step, mutable=_CACHE)
-  out, _ = step({**variables, **copied}, rows, 5, None)
-  want, _ = step({**variables, **cache}, x[:, 5], 5, None)
+  out, _ = built.step({**variables, **copied}, rows, 5, None)
+  want, _ = built.step({**variables, **cache}, x[:, 5], 5, None)
   np.testing.assert_allclose(out, jnp.repeat(want, 3, axis=0), atol=1e-6)
 
 
 def test_decays_are_computed_in_float32():
   x = running.normal(_B, _T, _D)
-  layer, variables = _build(x, fprop_dtype=jnp.bfloat16)
-  out = _run(
-    layer, variables, x.astype(jnp.bfloat16), attentions.causal_mask(x)
+  built = _build(fprop_dtype=jnp.bfloat16)
+  # As in training, without a cache.
+  out = running.run(
+    built.layer,
+    built.variables,
+    x.astype(jnp.bfloat16),
+    attentions.causal_mask(x),
+    method=_call,
   )
-  want = _layer_by_hand(variables['params'], np.asarray(x), _first_steps())
+  want = _layer_by_hand(
+    built.variables['params'], np.asarray(x), _first_steps()
+  )
   assert out.dtype == jnp.bfloat16
   np.testing.assert_allclose(out, want, atol=0.03 * np.abs(want).max())
 
@@ -420,14 +432,13 @@ def test_kernels_of_other_layers_take_segments():
   ],
 )
 def test_wrong_fields(fields, message):
-  x = running.normal(_B, _T, _D)
   with pytest.raises(ValueError, match=message):
-    _build(x, **fields)
+    _build(**fields)
 
 
 def test_wrong_calls():
   x = running.normal(_B, _T, _D)
-  layer, variables = _build(x)
+  layer, variables = _build().layer, _build().variables
   mask = attentions.causal_mask(x)
   with pytest.raises(ValueError, match='must be the same array'):
     layer.apply(variables, x, x + 1, x, mask)
@@ -471,10 +482,10 @@ def test_in_a_stack_with_attention():
   grow = lambda x, _, time_dim: (
     x if time_dim < 0 else jnp.pad(x, [(0, 0), (0, _T - 4), (0, 0), (0, 0)])
   )
-  _, cache = layer.apply(
+  _, cache = running.run(
+    layer,
     {**variables, **cache},
-    grow,
-    method='transform_decode_state',
+    method=lambda layer: layer.transform_decode_state(grow),
     mutable=_CACHE,
   )
   for t in range(3, _T):

@@ -15,6 +15,7 @@ from praxis.layers import activations, glam, grok, transformers
 from praxis.layers.injection import fp8_nvidia_gpu
 from praxis.nested_map import NestedMap
 from tests.praxis.layers import running
+from tests.testing import nightly
 
 _EXPERTS = {
   'moe': True,
@@ -178,7 +179,7 @@ def test_eight_bit_products():
   assert gated.cls is fp8_nvidia_gpu.Fp8EinsumGatedOp
 
 
-@pytest.mark.parametrize('build', [_glam, _grok])
+@pytest.mark.parametrize('build', [_grok, *nightly.cases(_glam)])
 def test_models_lose_and_learn(build):
   """One block, which is not in a loop: that compiles faster."""
   args, kwargs = _call()

@@ -15,6 +15,7 @@ from praxis import pax_fiddle
 from praxis.layers import attentions, gpu_fast_attention
 from praxis.layers import grouped_query_attention as gqa
 from tests.praxis.layers import running
+from tests.testing import nightly
 
 _B, _T, _D, _N = 2, 6, 8, 4
 _SEGMENTS = jnp.array([[1, 1, 2, 2, 2, 2], [1, 1, 1, 1, 1, 0]])
@@ -59,7 +60,7 @@ def _both(fused_class, fields, mask, **kwargs):
   return out
 
 
-@pytest.mark.parametrize('is_causal', [False, True])
+@pytest.mark.parametrize('is_causal', [True, *nightly.cases(False)])
 def test_packed_examples_do_not_see_each_other(is_causal):
   mask = attentions.causal_segment_mask(_SEGMENTS)
   fields = {

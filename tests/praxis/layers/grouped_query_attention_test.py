@@ -13,7 +13,7 @@ from praxis import base_layer
 from praxis.layers import attentions
 from praxis.layers import grouped_query_attention as gqa
 from tests.praxis.layers import running
-from tests.testing import numpy_layers
+from tests.testing import nightly, numpy_layers
 
 _B, _T, _D, _N, _H = 2, 5, 6, 4, 4
 _SEGMENTS = jnp.array([[1, 1, 2, 2, 2], [1, 1, 1, 1, 0]])
@@ -54,18 +54,25 @@ def _reference(params, x, hidden, o):
 _ROPE = {'rope_min_max_timescales': (1, 10_000)}
 
 
+_OPTIONS = [
+  ({'num_kv_heads': 1}, (_D, _H)),
+  ({'num_kv_heads': 2, 'atten_temp': 2.0, **_ROPE}, (_D, 2, _H)),
+  (
+    {'num_kv_heads': 4, 'atten_logit_cap': 1.5, 'use_bias': False},
+    (_D, 4, _H),
+  ),
+]
+
+
 @pytest.mark.parametrize(
-  'options, shape',
+  ('options', 'shape', 'additive'),
   [
-    ({'num_kv_heads': 1}, (_D, _H)),
-    ({'num_kv_heads': 2, 'atten_temp': 2.0, **_ROPE}, (_D, 2, _H)),
-    (
-      {'num_kv_heads': 4, 'atten_logit_cap': 1.5, 'use_bias': False},
-      (_D, 4, _H),
+    *((*options, bool(i % 2)) for i, options in enumerate(_OPTIONS)),
+    *nightly.cases(
+      *((*options, not i % 2) for i, options in enumerate(_OPTIONS))
     ),
   ],
 )
-@pytest.mark.parametrize('additive', [False, True])
 def test_attention(options, shape, additive):
   x = running.normal(_B, _T, _D)
   hidden = gqa.attention_mask(_SEGMENTS)

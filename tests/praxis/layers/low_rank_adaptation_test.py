@@ -20,6 +20,7 @@ from praxis.layers import (
   transformers,
 )
 from tests.praxis.layers import running
+from tests.testing import nightly
 
 _D, _N, _H, _R = 4, 2, 3, 2
 _ALPHA = 5.0
@@ -143,7 +144,13 @@ def _loss(layer, inputs, variables):
   return sum(jnp.sum(jnp.sin(x)) for x in jax.tree.leaves(out)), out
 
 
-@pytest.mark.parametrize('name', _CASES)
+_BY_NIGHT = ['from one head', 'combined dims', 'from combined dims']
+
+
+@pytest.mark.parametrize(
+  'name',
+  [*(x for x in _CASES if x not in _BY_NIGHT), *nightly.cases(*_BY_NIGHT)],
+)
 def test_output_and_gradient_are_those_of_the_sum(name):
   cls, fields, inputs, to_layout = _CASES[name]
   layer, variables = running.build(_adapted(cls, fields), inputs)
@@ -197,7 +204,14 @@ def _norms(cls, fields, value):
 
 
 @pytest.mark.parametrize(
-  'name', [x for x in _CASES if x != 'experts with a capacity']
+  'name',
+  nightly.except_for(
+    [
+      *('linear', 'to one head', 'to heads', 'from heads, NHD'),
+      *('queries, keys, values', 'experts'),
+    ],
+    [x for x in _CASES if x != 'experts with a capacity'],
+  ),
 )
 def test_dora_is_the_weight_with_other_norms(name):
   cls, fields, inputs, to_layout = _CASES[name]
@@ -285,17 +299,16 @@ def test_dora_starts_as_the_plain_layer():
   )
   layer = layer_p.set(name='layer').Instantiate()
   x = running.normal(2, 64)
-  variables = layer.init(jax.random.key(0), x)
+  variables = running.jit(layer.init)(jax.random.key(0), x)
   params = variables['params']
   assert not params['lora_magnitude_delta'].any()
   np.testing.assert_array_equal(layer.apply(variables, x), x @ params['w'])
   # An output without weights stays zero, and has finite gradients.
   params['w'] = params['w'].at[:, 2].set(0.0)
-  gradient = jax.grad(
-    lambda params: jnp.sum(layer.apply({**variables, 'params': params}, x))
-  )(params)
+  loss = lambda v: jnp.sum(layer.apply(v, x))
+  gradient = running.jit(jax.grad(loss))(variables)['params']
   assert all(np.isfinite(g).all() for g in jax.tree.leaves(gradient))
-  assert not layer.apply(variables, x)[:, 2].any()
+  assert not running.run(layer, variables, x)[:, 2].any()
 
 
 def test_dora_of_experts_needs_whole_weights():
@@ -312,7 +325,7 @@ def test_starts_as_the_plain_layer():
   layer_p = _adapted(linears.Linear, {'input_dims': 64, 'output_dims': 6})
   x = running.normal(2, 64)
   layer = layer_p.set(dtype=jnp.bfloat16, fprop_dtype=jnp.float32).Instantiate()
-  variables = layer.init(jax.random.key(0), x)
+  variables = running.jit(layer.init)(jax.random.key(0), x)
   params = variables['params']
   assert not params['lora_b'].any()
   np.testing.assert_array_equal(

@@ -97,6 +97,7 @@ def test_a_wide_network_has_a_wide_classifier():
   assert body['layers_5']['linear']['w'].full_shape == (24, 5)
 
 
+@pytest.mark.nightly
 def test_parameters_of_mobilenet_v2():
   cfg = mobilenet.MobileNet.config(num_classes=1000, name='net')
   tree = cfg.Instantiate().abstract_init_with_metadata(

@@ -15,6 +15,7 @@ from praxis.layers import multi_head_latent_attention as mla
 from praxis.layers.attentions import segments
 from praxis.layers.quantization import attentions as quantized
 from tests.praxis.layers import running
+from tests.testing import nightly
 
 _B, _T, _D, _N = 2, 6, 8, 4
 _NOPE, _ROPE, _V, _RANK = 3, 4, 2, 5
@@ -103,21 +104,20 @@ def test_the_mask_is_written_as_other_attention_does():
   x = running.normal(_B, _T, _D)
   args = x, x, x, attentions.causal_mask(x)
   layer, variables = running.build(_config(attention_mask_summary=True), *args)
-  _, updates = layer.apply(variables, *args, mutable=[base_layer.SUMMARIES])
+  run = lambda variables: layer.apply(
+    variables, *args, mutable=[base_layer.SUMMARIES]
+  )
+  _, updates = running.jit(run)(variables)
   assert any('attention_mask' in x for x in updates[base_layer.SUMMARIES])
 
 
 @pytest.mark.parametrize(
   'fields',
   [
-    {'q_lora_rank': 6},
-    {
-      'proj_tpl': pax_fiddle.Config(
-        quantized.AttentionProjectionLoRA, lora_rank=2
-      )
-    },
+    {'q_lora_rank': 6, 'proj_tpl': _LORA},
+    *nightly.cases({'q_lora_rank': 6}, {'proj_tpl': _LORA}),
   ],
-  ids=['latents', 'projected latents'],
+  ids=['projected latents', 'latents', 'projected'],
 )
 def test_steps_give_what_the_sequence_does(fields):
   x = running.normal(_B, _T, _D)
@@ -173,7 +173,9 @@ def test_samples_may_share_the_cache_of_another_sequence():
   np.testing.assert_allclose(got, want, atol=1e-5)
 
 
-@pytest.mark.parametrize('kernel', ['splash', 'native', 'cudnn'])
+@pytest.mark.parametrize(
+  'kernel', ['splash', 'native', *nightly.cases('cudnn')]
+)
 def test_kernels_give_what_einsum_does(kernel):
   length = 128
   config = _config(qk_nope_head_dim=48, qk_rope_head_dim=16, v_head_dim=32)

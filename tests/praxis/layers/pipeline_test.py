@@ -13,6 +13,7 @@ from praxis import base_layer, pax_fiddle
 from praxis.layers import convolutions, pipeline
 from praxis.layers.pipeline import microbatches, schedule
 from tests.praxis.layers import running
+from tests.testing import nightly
 
 _B, _D, _S = 12, 3, 3
 _REPORTS = [base_layer.SUMMARIES, base_layer.AUX_LOSS]
@@ -95,7 +96,14 @@ _PIPELINES = {
 }
 
 
-@pytest.mark.parametrize('name', _PIPELINES)
+# Options of the others are among these.
+_BY_DAY = [
+  'by_size', 'streaming', 'circular_tight', 'circular_at_once',
+  'circular_polluted',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize('name', nightly.except_for(_BY_DAY, _PIPELINES))
 def test_pipeline_is_the_sequence_of_its_stages(name):
   kwargs, repeats = _PIPELINES[name]
   layer, variables = running.build(_config(repeats, **kwargs), *_inputs())
@@ -112,7 +120,7 @@ def test_pipeline_is_the_sequence_of_its_stages(name):
     np.testing.assert_allclose(a, b, atol=1e-5 * np.max(np.abs(b)))
 
 
-@pytest.mark.parametrize('repeats', [1, 2])
+@pytest.mark.parametrize('repeats', [2, *nightly.cases(1)])
 def test_inputs_may_be_split_already(repeats):
   x, scale, bias = _inputs()
   layer, variables = running.build(
@@ -192,7 +200,7 @@ def test_losses_of_two_calls_are_added():
   assert loss.weight == 0.5 * 2 * _S
 
 
-@pytest.mark.parametrize('repeats', [1, 2])
+@pytest.mark.parametrize('repeats', [2, *nightly.cases(1)])
 def test_stacked_summaries(repeats):
   config = _config(repeats, num_microbatches=4, unpack_summaries=False)
   layer, variables = running.build(config, *_inputs())
@@ -226,9 +234,8 @@ class _CountingStage(_Stage):
 @pytest.mark.parametrize(
   'kwargs, repeats',
   [
-    ({}, 1),
+    *nightly.cases(({}, 1), ({'polluting_bubbles_with_nan': True}, 2)),
     ({'stream_io': True, 'polluting_bubbles_with_nan': True}, 1),
-    ({'polluting_bubbles_with_nan': True}, 2),
     ({'share_weights': True}, 2),
     ({'bf16_accum_in_fp32': True, 'stream_io': True}, 2),
   ],

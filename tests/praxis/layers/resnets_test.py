@@ -13,6 +13,7 @@ from praxis import base_layer, pax_fiddle
 from praxis.layers import activations, convolutions, resnets
 from tests.praxis.layers.convolutions.numpy_conv import convolve, same_padding
 from tests.praxis.layers.running import build, jit, normal, run, shapes
+from tests.testing import nightly
 
 _MUTABLE = [base_layer.NON_TRAINABLE]
 
@@ -41,10 +42,16 @@ def _basic(x, p, stride):
   return _relu(y + (_conv(x, p['shortcut'], stride) if 'shortcut' in p else x))
 
 
-@pytest.mark.parametrize('dims, stride', [((4, 4), 1), ((4, 8), 2)])
 @pytest.mark.parametrize(
-  'cls, reference',
-  [(resnets.ResNetBlock, _bottleneck), (resnets.ResNetBasicBlock, _basic)],
+  ('cls', 'reference', 'dims', 'stride'),
+  [
+    (resnets.ResNetBlock, _bottleneck, (4, 8), 2),
+    (resnets.ResNetBasicBlock, _basic, (4, 4), 1),
+    *nightly.cases(
+      (resnets.ResNetBlock, _bottleneck, (4, 4), 1),
+      (resnets.ResNetBasicBlock, _basic, (4, 8), 2),
+    ),
+  ],
 )
 def test_blocks(cls, reference, dims, stride):
   x = normal(2, 4, 4, 4)
@@ -89,7 +96,7 @@ def test_residual_that_starts_at_zero(cls):
   x = normal(2, 3, 3, 4)
   cfg = cls.config(input_dim=4, output_dim=4, zero_init_residual=True)
   layer = cfg.set(name='layer').Instantiate()
-  variables = layer.init(jax.random.key(0), x)
+  variables = jit(layer.init)(jax.random.key(0), x)
   got, _ = run(layer, variables, x, mutable=_MUTABLE)
   np.testing.assert_allclose(got, _relu(np.asarray(x)), atol=1e-6)
 
@@ -179,6 +186,7 @@ def test_presets(layers, blocks, basic):
   assert cfg.block_params.cls is block
 
 
+@pytest.mark.nightly
 def test_parameters_of_resnet_50():
   cfg = resnets.ResNet.HParamsResNet50().set(name='net')
   tree = cfg.Instantiate().abstract_init_with_metadata(

@@ -18,7 +18,7 @@ from praxis.layers import (
 )
 from praxis.layers.attentions import attention_core
 from tests.praxis.layers import running
-from tests.testing import numpy_layers
+from tests.testing import nightly, numpy_layers
 
 _B, _T, _D, _N, _H = 2, 6, 8, 4, 2
 _CACHE = [base_layer.DECODE_CACHE]
@@ -75,11 +75,10 @@ def _attend(x, p, keys, values, window):
   return np.einsum('btnh,dnh->btd', encoded, p['post']['w']) + p['post']['b']
 
 
-_KV_HEADS = pytest.mark.parametrize('num_kv_heads', [1, 2])
-
-
-@_KV_HEADS
-@pytest.mark.parametrize('window', [None, 2])
+@pytest.mark.parametrize(
+  ('num_kv_heads', 'window'),
+  [(1, None), (2, 2), *nightly.cases((1, 2), (2, None))],
+)
 def test_queries_attend_to_keys_of_the_source(num_kv_heads, window):
   x, y = running.normal(_B, _T, _D), running.normal(_B, _T, _D, seed=1)
   mask = attentions.causal_mask(x)
@@ -111,7 +110,7 @@ def test_queries_attend_to_keys_of_the_source(num_kv_heads, window):
   np.testing.assert_allclose(got, want, atol=1e-5)
 
 
-@_KV_HEADS
+@pytest.mark.parametrize('num_kv_heads', [2, *nightly.cases(1)])
 def test_steps_equal_the_whole(num_kv_heads):
   x, y = running.normal(_B, _T, _D), running.normal(_B, _T, _D, seed=1)
   mask = attentions.causal_mask(x)

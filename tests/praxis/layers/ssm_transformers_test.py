@@ -12,7 +12,7 @@ import pytest
 from praxis import base_layer
 from praxis.layers import attentions, ssm, ssm_transformers
 from tests.praxis.layers import running
-from tests.testing import numpy_layers
+from tests.testing import nightly, numpy_layers
 
 _B, _T, _D = 2, 5, 4
 _CACHE = [base_layer.DECODE_CACHE]
@@ -90,8 +90,19 @@ def _by_hand(params, x, policy, is_gated):
   return y + (z if policy == 'pre' else numpy_layers.layer_norm(z, ff[after]))
 
 
-@pytest.mark.parametrize('policy', ['pre', 'post', 'primer_hybrid'])
-@pytest.mark.parametrize('name', ['SSMTransformer', 'SSMGated'])
+@pytest.mark.parametrize(
+  ('name', 'policy'),
+  [
+    ('SSMTransformer', 'pre'),
+    ('SSMTransformer', 'primer_hybrid'),
+    ('SSMGated', 'post'),
+    *nightly.cases(
+      ('SSMTransformer', 'post'),
+      ('SSMGated', 'pre'),
+      ('SSMGated', 'primer_hybrid'),
+    ),
+  ],
+)
 def test_layers_equal_numpy_and_their_steps(name, policy):
   cls = getattr(ssm_transformers, name)
   layer, variables = running.build(_config(cls, norm_policy=policy), *_inputs())
@@ -130,7 +141,7 @@ def _check_steps(layer, variables, cache, want, cross_mask=None, at_once=False):
     np.testing.assert_allclose(got, want[:, 3:], atol=1e-4)
 
 
-@pytest.mark.parametrize('name', ['SSMTransformer', 'SSMGated'])
+@pytest.mark.parametrize('name', ['SSMGated', *nightly.cases('SSMTransformer')])
 def test_steps_continue_the_forward_pass(name):
   config = _config(
     getattr(ssm_transformers, name),
@@ -162,17 +173,16 @@ def test_steps_continue_the_forward_pass(name):
 def test_cross_attention_and_its_steps():
   config = _config(use_cross_attention=True)
   layer, variables = running.build(config, *_inputs(), *_cross())
-  (got, probs), cache = running.run(
-    layer, variables, *_inputs(), *_cross(), mutable=_CACHE
-  )
+  run = running.compiled(layer, mutable=_CACHE)
+  (got, probs), cache = run(variables, *_inputs(), *_cross())
   assert probs.cross_atten.shape == (_B, 2, _T, 3)
   other = (2 * _cross()[0], _cross()[1])
-  moved, _ = running.run(layer, variables, *_inputs(), *other)
+  (moved, _), _ = run(variables, *_inputs(), *other)
   assert not np.allclose(moved, got)
   _check_steps(layer, variables, cache, got, jnp.zeros([_B, 1, 1, 3]))
 
 
-@pytest.mark.parametrize('name', ['SSMTransformer', 'SSMGated'])
+@pytest.mark.parametrize('name', ['SSMGated', *nightly.cases('SSMTransformer')])
 def test_gradients_equal_numpy(name):
   cls = getattr(ssm_transformers, name)
   layer, variables = running.build(_config(cls), *_inputs())

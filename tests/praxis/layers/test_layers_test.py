@@ -8,7 +8,6 @@ import jax
 import numpy as np
 import pytest
 
-from praxis import base_layer
 from praxis.layers import test_layers
 from praxis.nested_map import NestedMap
 from tests.praxis.layers import running
@@ -24,16 +23,16 @@ def test_layers_of_layers():
   for i in range(2):
     want = want @ weights[f'linear_{i}']['w'] + weights[f'bias_{i}']['b']
   want = want @ weights['final_proj'] + 1
-  np.testing.assert_allclose(layer.apply(variables, _X), want, atol=1e-5)
+  np.testing.assert_allclose(running.run(layer, variables, _X), want, atol=1e-5)
   config = test_layers.ProjectionLayer.config(input_dims=2, output_dims=3)
   layer, variables = running.build(config, _X)
   weights = jax.tree.map(np.asarray, variables['params'])
   want = _X @ weights['linear']['w'] + weights['bias']['b']
-  np.testing.assert_allclose(layer.apply(variables, _X), want, atol=1e-5)
+  np.testing.assert_allclose(running.run(layer, variables, _X), want, atol=1e-5)
   config = test_layers.VarUnusedLayer.config(input_dims=2, output_dims=3)
   layer, variables = running.build(config, _X)
   want = np.sum(_X @ np.asarray(variables['params']['var01']))
-  np.testing.assert_allclose(layer.apply(variables, _X), want, atol=1e-5)
+  np.testing.assert_allclose(running.run(layer, variables, _X), want, atol=1e-5)
   assert variables['params']['var02'].shape == (2, 3)
 
 
@@ -57,10 +56,9 @@ def test_layers_of_layers():
 def test_models(config, predict):
   batch = NestedMap(inputs=_X, targets=_TARGETS)
   model, variables = running.build(config, batch)
-  with base_layer.JaxContext.new_context(
-    hparams=base_layer.JaxContext.HParams(do_eval=False)
-  ):
-    (metrics, _), _ = model.apply(variables, batch, mutable=['non_trainable'])
+  (metrics, _), _ = running.run(
+    model, variables, batch, mutable=['non_trainable']
+  )
   want = predict(jax.tree.map(np.asarray, variables['params']))
   if config.cls is test_layers.TestModel01:
     loss = want.sum()
@@ -76,7 +74,7 @@ def test_the_template_of_the_sharded_model():
   config.xformer_ffw.set(input_dims=2, hidden_dims=4)
   batch = NestedMap(inputs=_X[None])
   model, variables = running.build(config, batch)
-  metrics, outputs = model.apply(variables, batch)
+  metrics, outputs = running.run(model, variables, batch)
   want = np.square(outputs.predictions).mean()
   np.testing.assert_allclose(metrics.loss[0], want, rtol=1e-5)
 

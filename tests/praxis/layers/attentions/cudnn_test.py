@@ -13,6 +13,7 @@ from praxis import py_utils
 from praxis.kernels import nvidia
 from praxis.layers.attentions import cudnn, kernel_inputs, masks
 from tests.praxis.layers.attentions import kernel_cases
+from tests.testing import nightly
 
 _Window = masks.ContextWindow
 _LENGTHS = np.array([96, 37])
@@ -38,12 +39,15 @@ def _spec(
 @pytest.mark.parametrize(
   'fields',
   [
-    dict(),
-    dict(num_kv_heads=2),
-    dict(length=97),
+    dict(num_kv_heads=2, length=97),
     dict(window=_Window(20, None)),
-    dict(window=_Window(None, 0)),
     dict(is_causal=False),
+    *nightly.cases(
+      dict(),
+      dict(num_kv_heads=2),
+      dict(length=97),
+      dict(window=_Window(None, 0)),
+    ),
   ],
   ids=str,
 )

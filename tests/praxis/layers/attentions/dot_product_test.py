@@ -16,7 +16,7 @@ from praxis import base_layer, pax_fiddle
 from praxis.layers import attentions, normalizations
 from praxis.layers.attentions import attention_core
 from tests.praxis.layers import running
-from tests.testing import numpy_layers
+from tests.testing import nightly, numpy_layers
 
 _B, _T, _D, _N, _H = 2, 5, 8, 2, 4
 _SEGMENTS = jnp.array([[1, 1, 2, 2, 2], [1, 1, 1, 1, 0]])
@@ -174,7 +174,17 @@ _OPTIONS = {
 }
 
 
-@pytest.mark.parametrize('name', _OPTIONS)
+# Options that others have, too.
+_BY_NIGHT = [
+  'no_bias', 'combined_no_bias', 'plain_scale', 'cap', 'rotary', 'extra_logit',
+  'norms', 'norms_of_all_heads', 'dconv',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+  'name',
+  [*(x for x in _OPTIONS if x not in _BY_NIGHT), *nightly.cases(*_BY_NIGHT)],
+)
 def test_attention(name):
   options = _OPTIONS[name]
   layer, variables = _build(**options)

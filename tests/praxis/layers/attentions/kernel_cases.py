@@ -91,11 +91,13 @@ def with_gradients(attend, operands):
   """Returns the attended values, and the gradients of a loss of them."""
 
   def loss(operands):
-    encoded = attend(operands).astype(jnp.float32)
+    attended = attend(operands)
+    encoded = attended.astype(jnp.float32)
     weights = jnp.cos(jnp.arange(encoded.shape[-1], dtype=jnp.float32))
-    return jnp.sum(weights * encoded**2)
+    return jnp.sum(weights * encoded**2), attended
 
-  return running.jit(lambda x: (attend(x), jax.grad(loss)(x)))(operands)
+  gradients, attended = running.jit(jax.grad(loss, has_aux=True))(operands)
+  return attended, gradients
 
 
 def assert_close(got, want, tolerance):

@@ -12,6 +12,7 @@ import pytest
 from praxis import base_layer, pax_fiddle
 from praxis.layers import attentions, multi_query_attention
 from tests.praxis.layers import running
+from tests.testing import nightly
 
 _B, _D, _N = 2, 8, 4
 # Steps of the prompt, of the first samples, and of samples of those.
@@ -35,7 +36,6 @@ def _texts():
 @pytest.mark.parametrize(
   'cls, options',
   [
-    (attentions.DotProductAttentionWithLPB, {}),
     (
       attentions.DotProductAttentionWithLPB,
       {
@@ -46,19 +46,31 @@ def _texts():
     ),
     (
       multi_query_attention.MultiQueryDotProductAttentionLPB,
-      {'num_kv_heads': 1, 'use_rotary_position_emb': True},
+      {
+        'num_kv_heads': 1,
+        'use_rotary_position_emb': True,
+        'attention_chunk_size': 4,
+      },
     ),
     (
       multi_query_attention.MultiQueryDotProductAttentionLPB,
-      {'num_kv_heads': 2, 'use_attention_sinks': True},
+      {
+        'num_kv_heads': 2,
+        'use_attention_sinks': True,
+        'local_window_size': (3, 0),
+      },
     ),
-    (
-      multi_query_attention.MultiQueryDotProductAttentionLPB,
-      {'num_kv_heads': 2, 'local_window_size': (3, 0)},
-    ),
-    (
-      multi_query_attention.MultiQueryDotProductAttentionLPB,
-      {'num_kv_heads': 2, 'attention_chunk_size': 4},
+    *nightly.cases(
+      (attentions.DotProductAttentionWithLPB, {}),
+      *(
+        (multi_query_attention.MultiQueryDotProductAttentionLPB, options)
+        for options in (
+          {'num_kv_heads': 1, 'use_rotary_position_emb': True},
+          {'num_kv_heads': 2, 'use_attention_sinks': True},
+          {'num_kv_heads': 2, 'local_window_size': (3, 0)},
+          {'num_kv_heads': 2, 'attention_chunk_size': 4},
+        )
+      ),
     ),
   ],
 )

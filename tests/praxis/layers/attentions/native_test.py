@@ -27,6 +27,7 @@ from praxis.layers.attentions import (
   native,
 )
 from tests.praxis.layers.attentions import kernel_cases
+from tests.testing import nightly
 
 pytestmark = pytest.mark.skipif(
   not attention.has_kernel(), reason='praxis.kernels._native is not built'
@@ -40,13 +41,12 @@ _SPLIT = kernel_cases.SPLIT
 @pytest.mark.parametrize(
   'fields',
   [
-    dict(),
     dict(dtype=jnp.bfloat16),
     dict(cap=2.0, num_kv_heads=2),
     dict(cap=-1.0, length=131, head_dim=20),
-    dict(window=masks.ContextWindow(40, 0)),
     dict(window=masks.ContextWindow(40, 31), is_causal=False),
     dict(extra_logit=1.5),
+    *nightly.cases(dict(), dict(window=masks.ContextWindow(40, 0))),
   ],
   ids=str,
 )
@@ -119,23 +119,25 @@ _GROUPED_QUERY = pax_fiddle.Config(
 @pytest.mark.parametrize(
   ('stack', 'attention_p', 'fields'),
   [
-    ('plain', None, dict(packed_input=False)),
-    ('plain', _MULTI_QUERY, dict(local_window_size=(20, 0))),
-    ('plain', _CHUNKS, {}),
-    pytest.param('plain', _LOCAL, {}, marks=pytest.mark.nightly),
-    ('plain', _GROUPED_QUERY, {}),
-    ('repeated', None, {}),
-    ('pipelined', None, {}),
+    ('plain', _GROUPED_QUERY, dict(packed_input=False)),
+    ('pipelined', _CHUNKS, {}),
+    *nightly.cases(
+      ('plain', _MULTI_QUERY, dict(local_window_size=(20, 0))),
+      ('plain', _LOCAL, {}),
+      ('repeated', None, {}),
+      ('pipelined', None, {}),
+    ),
   ],
 )
 def test_language_models(stack, attention_p, fields):
   def results(implementation):
     template = attention_p and attention_p.clone()
-    lm = kernel_cases.language_model(implementation, stack, template, **fields)
-    with jax.set_mesh(kernel_cases.mesh()):
-      return kernel_cases.loss_and_gradients(lm)
+    return kernel_cases.loss_and_gradients(
+      kernel_cases.language_model(implementation, stack, template, **fields)
+    )
 
-  got, text = results('native')
+  with jax.set_mesh(kernel_cases.mesh()):
+    got, text = results('native')
   assert attention.GRADIENT in text
   want, text = results('einsum')
   assert attention.FORWARD not in text
@@ -156,7 +158,8 @@ def _losses_in_training(implementation, dtype):
 
 
 @pytest.mark.parametrize(
-  ('dtype', 'tolerance'), [(jnp.float32, 1e-5), (jnp.bfloat16, 1e-2)]
+  ('dtype', 'tolerance'),
+  [(jnp.float32, 1e-5), *nightly.cases((jnp.bfloat16, 1e-2))],
 )
 def test_training(dtype, tolerance):
   got = _losses_in_training('native', dtype)
@@ -179,7 +182,11 @@ def test_saved_contexts_are_not_recomputed():
 
 @pytest.mark.parametrize(
   ('isa', 'length', 'has_kernel'),
-  [('avx2', 256, True), ('avx2', 64, False), ('avx512', 256, True)],
+  [
+    ('avx2', 256, True),
+    ('avx2', 64, False),
+    *nightly.cases(('avx512', 256, True)),
+  ],
 )
 def test_auto_takes_the_kernel_where_it_is_fast(
   isa, length, has_kernel, monkeypatch, caplog
@@ -208,4 +215,4 @@ def test_attention_without_masks_of_segments_is_einsum():
   x = jnp.ones((2, 128, 8))
   mask = masks.causal_mask(x)
   with pytest.raises(ValueError, match='not support a mask that is an array'):
-    layer.init(jax.random.key(0), x, x, x, mask)
+    jax.eval_shape(layer.init, jax.random.key(0), x, x, x, mask)

@@ -17,6 +17,7 @@ from praxis.layers import (
 from praxis.layers.attentions import flash, kernel_inputs, masks, splash
 from tests.praxis.layers import running
 from tests.praxis.layers.attentions import kernel_cases
+from tests.testing import nightly
 
 _KernelSpec = kernel_inputs.KernelSpec
 
@@ -24,12 +25,11 @@ _KernelSpec = kernel_inputs.KernelSpec
 @pytest.mark.parametrize(
   'fields',
   [
-    dict(),
     dict(dtype=jnp.bfloat16),
     dict(cap=2.0, num_kv_heads=2, extra_logit=1.5),
     dict(cap=-1.0, length=513, head_dim=96),
-    dict(window=masks.ContextWindow(40, 0)),
     dict(window=masks.ContextWindow(40, 31), is_causal=False),
+    *nightly.cases(dict(), dict(window=masks.ContextWindow(40, 0))),
   ],
   ids=str,
 )
@@ -51,7 +51,7 @@ def test_values_and_gradients_equal_einsum(fields):
   kernel_cases.assert_close(got, want, 2e-2 if is_half else 2e-5)
 
 
-@pytest.mark.parametrize('is_causal', [True, False])
+@pytest.mark.parametrize('is_causal', [True, *nightly.cases(False)])
 def test_a_sharded_sequence_equals_einsum(is_causal):
   heads = kernel_cases.random_heads(num_kv_heads=2, length=512)
   mask = kernel_cases.segment_mask(kernel_cases.segment_ids(512), is_causal)
@@ -83,15 +83,18 @@ def test_shards_of_queries_may_share_a_head_of_keys(kernel):
   kernel_cases.assert_close(got, want, 2e-5)
 
 
-@pytest.mark.parametrize('kernel', [splash, flash])
 @pytest.mark.parametrize(
-  ('dtype', 'split', 'tolerance'),
+  ('kernel', 'dtype', 'split', 'tolerance'),
   [
-    (jnp.float32, None, 2e-5),
-    (jnp.bfloat16, None, 2e-2),
-    (jnp.float32, kernel_cases.SPLIT, 2e-5),
+    (splash, jnp.float32, kernel_cases.SPLIT, 2e-5),
+    (flash, jnp.float32, kernel_cases.SPLIT, 2e-5),
+    *nightly.cases(
+      (splash, jnp.float32, None, 2e-5),
+      (splash, jnp.bfloat16, None, 2e-2),
+      (flash, jnp.float32, None, 2e-5),
+      (flash, jnp.bfloat16, None, 2e-2),
+    ),
   ],
-  ids=str,
 )
 def test_sinks_of_heads_equal_einsum(kernel, dtype, split, tolerance):
   heads = kernel_cases.random_heads(4, 2, dtype, length=256)
@@ -218,22 +221,25 @@ _GROUPED_QUERY = pax_fiddle.Config(
 @pytest.mark.parametrize(
   ('stack', 'attention', 'fields'),
   [
-    pytest.param('plain', None, {}, marks=pytest.mark.nightly),
     ('plain', _MULTI_QUERY, dict(local_window_size=(20, 0))),
-    pytest.param('plain', _LOCAL, {}, marks=pytest.mark.nightly),
-    pytest.param('plain', _GROUPED_QUERY, {}, marks=pytest.mark.nightly),
-    pytest.param('repeated', None, {}, marks=pytest.mark.nightly),
-    ('pipelined', None, {}),
+    *nightly.cases(
+      ('plain', None, {}),
+      ('plain', _LOCAL, {}),
+      ('plain', _GROUPED_QUERY, {}),
+      ('repeated', None, {}),
+      ('pipelined', None, {}),
+    ),
   ],
 )
 def test_language_models(stack, attention, fields):
   def results(implementation):
     template = attention and attention.clone()
-    lm = kernel_cases.language_model(implementation, stack, template, **fields)
-    with jax.set_mesh(kernel_cases.mesh()):
-      return kernel_cases.loss_and_gradients(lm)
+    return kernel_cases.loss_and_gradients(
+      kernel_cases.language_model(implementation, stack, template, **fields)
+    )
 
-  got, text = results('splash')
+  with jax.set_mesh(kernel_cases.mesh()):
+    got, text = results('splash')
   assert 'pallas_call' in text
   want, text = results('einsum')
   assert 'pallas_call' not in text

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 
 from praxis.layers import embedding_softmax as es
 from tests.praxis.layers import running
-from tests.testing import collectives
+from tests.testing import collectives, nightly
 
 # Two of them are no class.
 _IDS = jnp.asarray([[1, 0, 6, 7], [3, 3, 2, -1]])
@@ -117,14 +117,21 @@ def test_few_ids_stay_on_their_devices():
   np.testing.assert_allclose(got, want, atol=1e-6)
 
 
-@pytest.mark.parametrize('lookup_style', ['index', 'matmul'])
+_SPLITS = [
+  (es.Embedding, [None, ('data', 'mdl')]),
+  (es.Embedding, ['mdl', 'data']),
+  (es.NClassMajorSharedEmbeddingSoftmax, [('data', 'mdl'), None]),
+  (es.NClassMajorSharedEmbeddingSoftmax, ['data', 'mdl']),
+]
+
+
 @pytest.mark.parametrize(
-  'cls, wt',
+  ('cls', 'wt', 'lookup_style'),
   [
-    (es.Embedding, [None, ('data', 'mdl')]),
-    (es.Embedding, ['mdl', 'data']),
-    (es.NClassMajorSharedEmbeddingSoftmax, [('data', 'mdl'), None]),
-    (es.NClassMajorSharedEmbeddingSoftmax, ['data', 'mdl']),
+    *((*x, ('index', 'matmul')[i % 2]) for i, x in enumerate(_SPLITS)),
+    *nightly.cases(
+      *((*x, ('matmul', 'index')[i % 2]) for i, x in enumerate(_SPLITS))
+    ),
   ],
 )
 def test_no_device_sums_a_table_of_gradients(cls, wt, lookup_style):

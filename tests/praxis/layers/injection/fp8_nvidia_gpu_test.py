@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -15,6 +17,7 @@ from praxis import base_layer, pax_fiddle
 from praxis.layers import linears, pipeline, repeats
 from praxis.layers.injection import fp8_current_scaling, fp8_nvidia_gpu
 from tests.praxis.layers import running
+from tests.testing import nightly
 
 _E4M3, _E5M2 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
 _FLAGS = base_layer.WeightHParamsCollection
@@ -185,8 +188,13 @@ def test_current_scaling_of_zeros_and_of_infinities():
     assert not np.any(np.isfinite(y))
 
 
-@pytest.mark.parametrize('direct', [True, False])
-@pytest.mark.parametrize('value', [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize(
+  ('value', 'direct'),
+  nightly.except_for(
+    [(np.inf, True), (-np.inf, False)],
+    itertools.product((np.inf, -np.inf, np.nan), (True, False)),
+  ),
+)
 def test_delayed_scaling_saturates_no_infinity(direct, value):
   layer, variables = _op(use_direct_quant=direct)
 
@@ -339,9 +347,13 @@ def test_a_quantized_dot_replaces_the_product():
   def product(x, w):
     return jnp.einsum('bd,df->bf', x, w, _dot_general=dot_general)
 
-  y, gradients = jax.vjp(product, x, w)
+  @running.jit
+  def product_and_gradients(x, w):
+    y, pull = jax.vjp(product, x, w)
+    return y, pull(jnp.ones_like(y))
+
+  y, (dx, _) = product_and_gradients(x, w)
   assert y.dtype == jnp.float32
   x8, w8 = _fp8(np.asarray(x), 1), _fp8(np.asarray(w), 1)
   np.testing.assert_allclose(y, x8 @ w8, rtol=1e-5, atol=1e-5)
-  dx, _ = gradients(jnp.ones_like(y))
   np.testing.assert_allclose(dx, np.ones(y.shape) @ w8.T, rtol=1e-5, atol=1e-5)

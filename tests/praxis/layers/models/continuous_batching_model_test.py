@@ -17,17 +17,9 @@ from tests.praxis.layers.models import serving
 
 
 def test_requests_get_what_they_would_get_alone():
-  # The step of a server of Sax has shape [1].
-  serving.check_requests('scanned', step_shape=(1,))
-
-
-def test_requests_have_states_of_their_own():
-  serving.check_requests('hybrid')
-
-
-def test_the_first_token_follows_the_last_of_the_prompt():
-  """The n-grams of the second step have the last token of the prompt."""
-  serving.check_requests('ngrams')
+  # The step of a server of Sax has shape [1]. The n-grams of the second step
+  # have the last token of the prompt.
+  serving.check_requests('hybrid ngrams', step_shape=(1,))
 
 
 def test_slots_keep_the_fractions_of_requests():

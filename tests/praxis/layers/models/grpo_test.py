@@ -4,6 +4,9 @@
 # bazel: size=medium
 from __future__ import annotations
 
+import functools
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +16,7 @@ from praxis import base_layer
 from praxis.layers import models, transformers
 from praxis.nested_map import NestedMap
 from tests.praxis.layers import running
+from tests.testing import nightly
 from tests.testing.layers import random_variables
 
 _B, _T, _V = 3, 5, 7
@@ -63,11 +67,17 @@ def _run(model, variables, batch, **kwargs):
   return running.run(model, variables, batch, mutable=True, **kwargs)[0]
 
 
+@functools.cache
+def _plain():
+  """Returns a language model that returns its logits, compiled."""
+  model = _model(models.LanguageModel, return_predictions=True)
+  return running.compiled(model, mutable=True)
+
+
 def _log_probs(model, variables, network='lm', temperature=1.0):
   """Returns those of the labels by the logits of a network, [B, T]."""
   params = variables['params'][network]
-  plain = _model(models.LanguageModel, return_predictions=True)
-  _, out = _run(plain, {'params': {'lm': params}}, _batch())
+  (_, out), _ = _plain()({'params': {'lm': params}}, _batch())
   logits = np.asarray(out.logits, np.float64) / temperature
   log_z = np.log(np.exp(logits).sum(-1, keepdims=True))
   labels = np.asarray(_ids(1))[..., np.newaxis]
@@ -83,11 +93,14 @@ def _mean(values, loss_mean):
   return np.mean(by_sample)
 
 
-@pytest.mark.parametrize('temperature', [1.0, 0.6])
-@pytest.mark.parametrize('beta', [0.0, 0.3])
 @pytest.mark.parametrize(
-  'loss_mean',
-  ['tokens', 'samples', pytest.param('max_length', marks=pytest.mark.nightly)],
+  ('beta', 'loss_mean', 'temperature'),
+  nightly.except_for(
+    [(0.3, 'tokens', 0.6), (0.0, 'samples', 1.0)],
+    itertools.product(
+      (0.0, 0.3), ('tokens', 'samples', 'max_length'), (1.0, 0.6)
+    ),
+  ),
 )
 def test_the_loss_is_that_of_the_paper(beta, loss_mean, temperature):
   model = _model(
@@ -118,21 +131,28 @@ def test_the_loss_is_that_of_the_paper(beta, loss_mean, temperature):
   assert weight == {'tokens': 5, 'samples': 2, 'max_length': 3}[loss_mean]
 
 
+@functools.cache
+def _weighted_gradients():
+  """Returns the gradients of weighted log-probabilities, compiled."""
+  plain = _model(models.LanguageModel)
+
+  def weighted_xent(params, weights):
+    batch = _batch()
+    batch.weights = weights
+    metrics = _apply(plain, {'params': params}, batch)
+    # Its mean is over the sum of the weights.
+    return metrics.total_loss[0] * weights.sum() / _WEIGHTS.sum()
+
+  return running.jit(jax.grad(weighted_xent))
+
+
 def _check_gradients(grads, params, factors):
   """Compares with those of the log-probabilities of tokens times factors."""
-  plain = _model(models.LanguageModel)
-  weighted = _batch()
-  weighted.weights = jnp.asarray(factors * _WEIGHTS, jnp.float32)
-
-  def weighted_xent(params):
-    metrics = _apply(plain, {'params': params}, weighted)
-    # Its mean is over the sum of the weights.
-    return metrics.total_loss[0] * weighted.weights.sum() / _WEIGHTS.sum()
-
+  weights = jnp.asarray(factors * _WEIGHTS, jnp.float32)
   jax.tree.map(
     lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6),
     grads,
-    running.jit(jax.grad(weighted_xent))(params),
+    _weighted_gradients()(params, weights),
   )
 
 
@@ -148,7 +168,7 @@ def test_gradients_are_those_of_weighted_log_probabilities():
   _check_gradients(grads, params, _ADVANTAGES[:, np.newaxis])
 
 
-@pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize('dtype', [jnp.bfloat16, *nightly.cases(jnp.float32)])
 def test_the_ratio_is_that_at_the_temperature_of_the_samples(dtype):
   model = _model(temperature=0.5, chunk_size=2, fprop_dtype=dtype)
   variables = random_variables(model, _rewarded_batch())
@@ -168,19 +188,21 @@ def test_the_ratio_is_that_at_the_temperature_of_the_samples(dtype):
     metrics = _apply(model, {'params': cast(params)}, batch)
     return metrics.total_loss[0], metrics
 
-  def expected_loss(params):
-    ratio = jnp.exp(log_probs(params) - old)
+  def expected_loss(params, old):
+    new = log_probs(params)
+    ratio = jnp.exp(new - old)
     limited = jnp.clip(ratio, 0.8, 1.2)
     values = jnp.asarray(_ADVANTAGES)[:, None]
     gains = jnp.minimum(values * ratio, values * limited)
-    return -jnp.sum(gains * _WEIGHTS) / _WEIGHTS.sum()
+    return -jnp.sum(gains * _WEIGHTS) / _WEIGHTS.sum(), new
 
   params = variables['params']
   old = _run(model, {'params': cast(params)}, batch, method='token_log_probs')
   tolerance = 1e-5 if dtype == jnp.float32 else 0.02
-  np.testing.assert_allclose(
-    old, running.jit(log_probs)(params), atol=tolerance
+  expected, new = running.jit(jax.grad(expected_loss, has_aux=True))(
+    params, old
   )
+  np.testing.assert_allclose(old, new, atol=tolerance)
   batch.old_log_probs = old
   (_, metrics), grads = running.jit(jax.value_and_grad(loss, has_aux=True))(
     params
@@ -188,7 +210,6 @@ def test_the_ratio_is_that_at_the_temperature_of_the_samples(dtype):
   # The policy of the step is that of the samples.
   assert metrics.old_policy_kl[0] < 1e-12
   assert metrics.clipped_fraction[0] == 0
-  expected = running.jit(jax.grad(expected_loss))(params)
   largest = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(expected))
   assert largest > 0.05
   jax.tree.map(
@@ -202,16 +223,19 @@ def test_the_divergence_pulls_to_the_reference_which_has_no_gradient():
   model = _model(beta=0.5)
   batch = _batch(advantages=jnp.zeros(_B))
   variables = random_variables(model, batch)
-  loss = lambda params: _apply(model, {'params': params}, batch).total_loss[0]
-  grads = running.jit(jax.grad(loss))(variables['params'])
-  assert not any(np.any(x) for x in jax.tree.leaves(grads['ref_lm']))
+
+  def loss(params):
+    metrics = _apply(model, {'params': params}, batch)
+    return metrics.total_loss[0], metrics
+
+  run = running.jit(jax.grad(loss, has_aux=True))
   params = variables['params']
+  grads, _ = run(params)
+  assert not any(np.any(x) for x in jax.tree.leaves(grads['ref_lm']))
   step = jax.tree.map(lambda x, g: x - 0.05 * g, params['lm'], grads['lm'])
-  run = running.compiled(model, mutable=True)
 
   def divergence(params):
-    (metrics, _), _ = run({'params': params}, batch)
-    return float(metrics.kl[0])
+    return float(run(params)[1].kl[0])
 
   before, after = (
     divergence({**params, 'lm': x}) for x in (params['lm'], step)

@@ -52,5 +52,6 @@ def test_beam_searches_agree(kind):
   decoding.check_beams(kind)
 
 
-def test_requests_get_what_they_would_get_alone():
-  serving.check_requests('stacked')
+@pytest.mark.parametrize('kind', ['stacked', 'scanned', 'hybrid', 'ngrams'])
+def test_requests_get_what_they_would_get_alone(kind):
+  serving.check_requests(kind)

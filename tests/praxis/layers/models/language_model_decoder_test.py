@@ -17,29 +17,26 @@ from praxis.decoding import streaming
 from praxis.layers import models
 from praxis.layers.models import LanguageModelType
 from praxis.nested_map import NestedMap
+from tests.praxis.layers import running
 from tests.praxis.layers.models import decoding
+from tests.testing import nightly
 
 
 @pytest.mark.parametrize(
   'kind, at_once',
   [
-    ('stacked', False),
-    ('repeated scanned', True),
-    pytest.param('hybrid', False, marks=pytest.mark.nightly),
+    ('repeated scanned', False),
     ('hybrid', True),
+    *nightly.cases(('hybrid', False)),
   ],
 )
 def test_greedy_decoding_equals_reading_the_whole_text(kind, at_once):
   decoding.check_greedy(kind, at_once)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
-  'kind',
-  [
-    'lazy rotary',
-    pytest.param('hybrid lazy', marks=pytest.mark.nightly),
-    pytest.param('lazy clusters scores', marks=pytest.mark.nightly),
-  ],
+  'kind', ['lazy rotary', 'hybrid lazy', 'lazy clusters scores']
 )
 def test_samples_may_share_the_cache_of_their_prompt(kind):
   decoding.check_sharing(kind)
@@ -52,9 +49,7 @@ def test_a_prompt_of_one_token_pairs_it_with_no_padding(kind, monkeypatch):
   decoding.check_sharing(kind)
 
 
-@pytest.mark.parametrize(
-  'kind', ['lazy ngrams', pytest.param('hybrid', marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize('kind', ['lazy ngrams', *nightly.cases('hybrid')])
 def test_beam_searches_agree(kind):
   decoding.check_beams(kind)
 
@@ -73,7 +68,7 @@ def test_blocks_of_samples_share_caches():
     prefix_lengths=jnp.asarray(decoding.PROMPTS), gumbel_prng_key=decoding.KEYS
   )
   hparams = decoder_hparams.SampleDecoderHParams(
-    max_decode_steps=6,
+    max_decode_steps=4,
     fprop_for_prefix=True,
     num_samples=4,
     k=0,
@@ -119,11 +114,11 @@ def test_one_sample_needs_no_sharing():
     lazy_prefix_broadcast=True,
     vanilla_sample_decode=True,
   )
-  _, out = decoding.decode('lazy', hparams, batch)
+  _, out = decoding.decode('lazy ngrams', hparams, batch)
   assert out.output_ids.shape == out.logprobs.shape == (2, 9)
   assert out.decode_lengths.shape == out.prefix_lengths.shape == (2,)
   out = jax.tree.map(lambda x: x[:, None], out)
-  decoding.check_scores(out, 'lazy', greedy=True)
+  decoding.check_scores(out, 'lazy ngrams', greedy=True)
 
 
 def test_a_prefix_model_sees_its_whole_prompt():
@@ -170,7 +165,7 @@ def test_flat_beam_search_starts_from_the_last_token_without_a_prefill():
   read = lambda *args: layer.apply(
     *args, method=lambda model, *args: model.lm(*args).logits
   )
-  logits = np.asarray(jax.jit(read)(variables, ids, jnp.zeros(ids.shape)))
+  logits = np.asarray(running.jit(read)(variables, ids, jnp.zeros(ids.shape)))
   for row, text in enumerate(np.asarray(ids)):
     i, j = divmod(row, 3)
     length = out.decode_lengths[i, j]
@@ -207,8 +202,8 @@ def test_flat_beam_search_of_a_network_without_attention():
     seqlen=4, beam_size=2, eos_id=5, length_norm_alpha=0.0
   )
   texts = NestedMap(ids=jnp.asarray([[0, 2]]), paddings=jnp.ones((1, 2)))
-  (_, out, _), _ = cfg.Instantiate().apply(
-    {}, texts, method='decode', mutable=decoding.STATES
+  (_, out, _), _ = running.run(
+    cfg.Instantiate(), {}, texts, method='decode', mutable=decoding.STATES
   )
   np.testing.assert_array_equal(out.output_ids[0, 0], [2, 3, 4, 5])
   assert out.scores[0, 0] == 3
@@ -230,7 +225,8 @@ def test_an_empty_prompt_has_no_tokens(at_once):
   )
   texts = decoding.batch()
   texts.paddings = jnp.asarray([[1.0] * 6, [0, 0, 0, 0, 1, 1]])
-  _, out = decoding.decode('stacked', hparams, texts)
+  decode = decoding.decoder('stacked', hparams)
+  _, out = decode(texts)
   np.testing.assert_array_equal(out.prefix_lengths, [[0], [4]])
   np.testing.assert_array_equal(out.decode_lengths, [[4], [8]])
   np.testing.assert_array_equal(out.prefix_ids[0], 0)
@@ -241,7 +237,7 @@ def test_an_empty_prompt_has_no_tokens(at_once):
     # Column 0 starts the loop, and counts as a step.
     assert out.output_ids[0, 0, 0] == texts.ids[0, 0]
     np.testing.assert_array_equal(np.flatnonzero(is_scored), [1, 2, 3])
-  _, want = decoding.decode('stacked', hparams, decoding.batch())
+  _, want = decode(decoding.batch())
   np.testing.assert_array_equal(out.output_ids[1], want.output_ids[1])
 
 
@@ -253,18 +249,22 @@ def test_an_empty_prompt_does_not_depend_on_the_others():
     decoder_hparams.FlatBeamSearchHParams(**fields, beam_size=3),
   ]
 
-  def first_row(hparams, columns):
-    texts = decoding.batch()
-    for name in ('ids', 'labels', 'weights', 'paddings'):
-      texts[name] = texts[name][:, :columns]
-    texts.paddings = texts.paddings.at[0].set(1)
-    _, out = decoding.decode('stacked', hparams, texts)
+  texts = decoding.batch()
+  texts.paddings = texts.paddings.at[0].set(1)
+  narrow, shorter = jax.tree.map(lambda x: x[:, :3], texts), texts.copy()
+  shorter.paddings = texts.paddings.at[1, 2:].set(1)
+
+  def first_row(decode, texts):
+    _, out = decode(texts)
     return out.output_ids[0, :, :4], out.logprobs[0, :, :4]
 
   rows = []
-  for hparams in (greedy, *beams):
-    ids, logprobs = first_row(hparams, 6)
-    other_ids, other_logprobs = first_row(hparams, 3)
+  for hparams, others in zip(
+    (greedy, *beams), (narrow, shorter, shorter), strict=True
+  ):
+    decode = decoding.decoder('stacked', hparams)
+    ids, logprobs = first_row(decode, texts)
+    other_ids, other_logprobs = first_row(decode, others)
     np.testing.assert_array_equal(ids, other_ids)
     np.testing.assert_allclose(logprobs, other_logprobs, atol=1e-5)
     rows.append((ids, logprobs))
@@ -311,7 +311,7 @@ def test_a_loop_without_early_exit_records_summaries():
     rngs=jax.random.key(1),
     mutable=decoding.STATES,
   )
-  (_, out, _), updated = jax.jit(decode)(variables, texts)
+  (_, out, _), updated = running.jit(decode)(variables, texts)
   np.testing.assert_array_equal(out.output_ids, want.output_ids)
   summaries = updated[base_layer.SUMMARIES]['lm']
   new_ids = summaries['new_ids_scalar']
@@ -324,7 +324,7 @@ def test_a_loop_without_early_exit_records_summaries():
   assert 'transformer' in summaries
 
 
-@pytest.mark.parametrize('devices', [1, 4])
+@pytest.mark.parametrize('devices', [4, *nightly.cases(1)])
 def test_tokens_stream_to_the_host(devices):
   calls = []
   callback = streaming.StreamingResultCallback(

@@ -26,9 +26,8 @@ def _model(repeated=False, logits=True, **fields):
     model_dims=8, vocab_size=_V, record_logits_in_xent_output=logits
   )
   block = cfg.lm_tpl.stacked_transformer_tpl
-  block.set(num_layers=2, hidden_dims=16, num_heads=2)
+  block.set(num_layers=1, hidden_dims=16, num_heads=2)
   if repeated:
-    block.num_layers = 1
     cfg.lm_tpl.stacked_transformer_tpl = (
       transformers.StackedTransformerRepeated.config(block=block, x_times=2)
     )

@@ -42,7 +42,7 @@ def _model():
   network.softmax_tpl.num_classes = _V
   for side in ('encoder', 'decoder'):
     block = transformers.StackedTransformer.config(
-      num_layers=2,
+      num_layers=1,
       model_dims=8,
       hidden_dims=16,
       num_heads=2,
@@ -71,21 +71,29 @@ def _decode(hparams, batch):
   return jax.tree.map(np.asarray, metrics), jax.tree.map(np.asarray, out)
 
 
-def _log_probs(targets, samples):
-  """Returns the logprobs of [B * N, T] targets by one forward pass."""
+@functools.cache
+def _forward():
+  """Returns what gives the logprobs of targets by one pass."""
   layer, variables = _model()
-  src = jax.tree.map(lambda x: jnp.repeat(x, samples, axis=0), _batch().src)
-  apply = running.jit(
-    lambda ids: layer.apply(
+
+  @running.jit
+  def forward(src, targets):
+    return layer.apply(
       variables,
       src.ids,
       src.paddings,
-      ids,
-      jnp.zeros(ids.shape),
+      targets,
+      jnp.zeros(targets.shape),
       method=lambda model, *args: model.model(*args).log_probs,
     )
-  )
-  return np.asarray(apply(targets))
+
+  return forward
+
+
+def _log_probs(targets, samples):
+  """Returns the logprobs of [B * N, T] targets."""
+  src = jax.tree.map(lambda x: jnp.repeat(x, samples, axis=0), _batch().src)
+  return np.asarray(_forward()(src, targets))
 
 
 @pytest.mark.parametrize('greedy', [True, False])

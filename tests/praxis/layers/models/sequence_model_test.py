@@ -46,14 +46,14 @@ def _batch():
   )
 
 
-def _both(layer, variables, batch):
+def _predict_and_score(layer, batch):
   """Returns predictions, metrics and outputs by example."""
+  predictions = layer.compute_predictions(batch)
+  return predictions, *layer.compute_loss(predictions, batch)
 
-  def run(layer, batch):
-    predictions = layer.compute_predictions(batch)
-    return predictions, *layer.compute_loss(predictions, batch)
 
-  return running.run(layer, variables, batch, method=run)
+def _both(layer, variables, batch):
+  return running.run(layer, variables, batch, method=_predict_and_score)
 
 
 def test_metrics():
@@ -106,11 +106,12 @@ def test_packed_batches_bring_segments_and_encodings_are_the_networks():
     )
   layer = cfg.Instantiate()
   variables = random_variables(layer, batch)
-  packed, _, _ = _both(layer, variables, batch)
+  run = running.compiled(layer, method=_predict_and_score)
+  packed, _, _ = run(variables, batch)
   plain, _, _ = _both(_model().Instantiate(), variables, _batch())
   np.testing.assert_allclose(packed.logits, plain.logits, atol=1e-6)
   batch.tgt.segment_ids = batch.tgt.segment_ids.at[:, 1:].set(2)
-  split, _, _ = _both(layer, variables, batch)
+  split, _, _ = run(variables, batch)
   assert (split.logits[:, 1:] != plain.logits[:, 1:]).any(-1).all()
   encoded = running.run(layer, variables, batch.src, method='encode')
   assert encoded.embeddings.shape == (_B, _S, 8)

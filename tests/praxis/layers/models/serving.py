@@ -43,8 +43,8 @@ class Server:
     cfg = models.LanguageModelContinuousBatching.config(name='model')
     cfg.lm_tpl.set(model_dims=8, vocab_size=V)
     block = cfg.lm_tpl.stacked_transformer_tpl
-    block.set(num_layers=2, hidden_dims=16, num_heads=2)
-    if kind == 'ngrams':
+    block.set(num_layers=1, hidden_dims=16, num_heads=2)
+    if 'ngrams' in kind:
       cfg.lm_tpl.ngrammer_tpl = ngrammer.Ngrammer.config(
         unigram_vocab_size=V,
         ngram_vocab_size=V * V,
@@ -53,12 +53,12 @@ class Server:
         dim_per_head=4,
         concat_ngrams=True,
       )
-    if kind == 'hybrid':
+    if 'hybrid' in kind:
+      block.num_layers = 2
       block.transformer_layer_params_tpl = decoding.with_gated_delta_net(
         block.transformer_layer_params_tpl
       )
-    if kind == 'scanned':
-      block.num_layers = 1
+    if 'scanned' in kind:
       cfg.lm_tpl.stacked_transformer_tpl = (
         transformers.StackedTransformerRepeated.config(
           block=block, x_times=2, unroll_in_decode=False

@@ -17,7 +17,7 @@ from praxis.layers import transformers
 from praxis.layers.moe import dropless, expert_parallel, gating
 from praxis.py_utils import platforms
 from tests.praxis.layers import running
-from tests.testing import collectives
+from tests.testing import collectives, nightly
 
 _B, _T, _D, _F, _E = 8, 6, 8, 12, 8
 _AXES = ('data', 'expert', 'mdl')
@@ -97,6 +97,13 @@ def one_device():
 
 
 @functools.cache
+def _three_experts_on_one_device(has_units):
+  units = _UNITS if has_units else {}
+  config = _config(experts_per_token=3, expert_dispatch='all_gather', **units)
+  return _step((1, 1, 1), config, **_QUICKLY)[0]
+
+
+@functools.cache
 def _on_eight_devices(shards):
   """Returns loss, output and gradients; devices have the same rows always."""
   config = _config()
@@ -124,9 +131,7 @@ def _rows_are_independent() -> bool:
   return True
 
 
-@pytest.mark.parametrize(
-  'shards', [pytest.param(2, marks=pytest.mark.nightly), 4, 8]
-)
+@pytest.mark.parametrize('shards', [4, *nightly.cases(2, 8)])
 def test_bits_of_the_layer_are_the_same(shards):
   got, want = (
     jax.tree_util.tree_leaves_with_path(_on_eight_devices(n))
@@ -172,9 +177,7 @@ def _mixed(shards):
     return jax.jit(both)(tokens, gate, weights, gradient)
 
 
-@pytest.mark.parametrize(
-  'shards', [pytest.param(2, marks=pytest.mark.nightly), 4, 8]
-)
+@pytest.mark.parametrize('shards', [8, *nightly.cases(2, 4)])
 def test_bits_are_the_same_on_any_number_of_devices(shards):
   for got, want in zip(
     jax.tree.leaves(_mixed(shards)), jax.tree.leaves(_mixed(1)), strict=True
@@ -185,10 +188,9 @@ def test_bits_are_the_same_on_any_number_of_devices(shards):
 @pytest.mark.parametrize(
   'mesh, buffer_rows, units',
   [
-    pytest.param((1, 1, 1), 3, {}, marks=pytest.mark.nightly),
-    ((2, 4, 1), 16, _UNITS),
-    pytest.param((1, 8, 1), 3, {}, marks=pytest.mark.nightly),
     ((1, 1, 1), 3, _UNITS),
+    ((2, 4, 1), 16, _UNITS),
+    *nightly.cases(((1, 1, 1), 3, {}), ((1, 8, 1), 3, {})),
   ],
 )
 def test_grouped_products_are_those_of_each_expert(
@@ -198,7 +200,7 @@ def test_grouped_products_are_those_of_each_expert(
   # has fewer experts than a token. A buffer of 16 rows suffices for most
   # devices only, one of 3 rows for a token.
   config = _config(experts_per_token=3, expert_dispatch='all_gather', **units)
-  want = _step(mesh, config, **_QUICKLY)[0]
+  want = _three_experts_on_one_device(bool(units))
   monkeypatch.setattr(dropless, 'mixture', dropless.grouped_mixture)
   monkeypatch.setattr(dropless, '_MIN_BUFFER_ROWS', buffer_rows)
   monkeypatch.setattr(dropless, 'BUFFER_FACTOR', 0)
@@ -223,7 +225,8 @@ def _ragged_all_to_all(
     for x in (operand, input_offsets, send_sizes, output_offsets)
   ]
   row = jnp.arange(output.shape[0])
-  for i in range(len(input_offsets)):
+
+  def receive(i, output):
     source, update = i // per_device, me * per_device + i % per_device
     rows, first, size, at = (
       everyones[0][source],
@@ -233,16 +236,16 @@ def _ragged_all_to_all(
     slice_of = rows.at[row - at + first].get(mode='fill', fill_value=jnp.nan)
     # Who sends and who receives must agree.
     slice_of = jnp.where(size == recv_sizes[i], slice_of, jnp.nan)
-    output = jnp.where(is_slice[:, jnp.newaxis], slice_of, output)
-  return output
+    return jnp.where(is_slice[:, jnp.newaxis], slice_of, output)
+
+  return jax.lax.fori_loop(0, len(input_offsets), receive, output)
 
 
 @pytest.mark.parametrize(
   'mesh, buffer_rows, units',
   [
     ((2, 4, 1), 24, _UNITS),
-    pytest.param((2, 4, 1), 64, {}, marks=pytest.mark.nightly),
-    pytest.param((1, 8, 1), 3, {}, marks=pytest.mark.nightly),
+    *nightly.cases(((2, 4, 1), 64, {}), ((1, 8, 1), 3, {})),
   ],
 )
 def test_exchanged_rows_have_the_outputs_of_gathered_tokens(
@@ -250,7 +253,7 @@ def test_exchanged_rows_have_the_outputs_of_gathered_tokens(
 ):
   # The first buffer always suffices, the others for few tokens.
   config = _config(experts_per_token=3, **units)
-  want = _step(mesh, config, **_QUICKLY)[0]
+  want = _three_experts_on_one_device(bool(units))
   monkeypatch.setattr(jax.lax, 'ragged_all_to_all', _ragged_all_to_all)
   monkeypatch.setattr(dropless, '_MIN_BUFFER_ROWS', buffer_rows)
   monkeypatch.setattr(dropless, 'BUFFER_FACTOR', 0)
@@ -431,11 +434,12 @@ def test_with_other_axes(batch, one_device):
 
 
 def test_biases_of_experts_and_hidden_units_on_other_devices():
-  want = _step((1, 1, 1), _config(**_UNITS), **_QUICKLY)[0]
-  _check(_step((1, 4, 2), _config(**_UNITS), **_QUICKLY)[0], want)
+  config = _config(experts_per_token=3, **_UNITS)
+  got, _ = _step((1, 4, 2), config, **_QUICKLY)
+  _check(got, _three_experts_on_one_device(True))
 
 
-@pytest.mark.parametrize('mesh', [(2, 1, 1), (2, 2, 1)])
+@pytest.mark.parametrize('mesh', [(2, 2, 1), *nightly.cases(((2, 1, 1),))])
 def test_an_axis_may_shard_tokens_and_hidden_units(one_device, mesh):
   config = _config()
   config.weight_split_dims_mapping.emh = ['expert', None, 'data']

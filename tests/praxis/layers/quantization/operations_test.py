@@ -15,6 +15,7 @@ from praxis.layers.quantization.quantization_hparams import (
   WeightQuantizationParams,
 )
 from tests.praxis.layers import running
+from tests.testing import nightly
 
 _X, _W = running.normal(2, 3, 8), running.normal(8, 4, 6, seed=2)
 _EQN = '...D,DNH->...NH'
@@ -40,22 +41,29 @@ def _restored(*args, **kwargs):
 
 
 @pytest.mark.parametrize(
-  ('dtype', 'bits'),
+  ('dtype', 'bits', 'symmetric'),
   # bfloat16 itself has 8 bits.
   [
-    (jnp.float32, 4),
-    (jnp.float32, 8),
-    (jnp.float32, 12),
-    (jnp.bfloat16, 4),
-    (jnp.bfloat16, 8),
+    (jnp.float32, 4, True),
+    (jnp.float32, 8, False),
+    (jnp.float32, 12, True),
+    (jnp.bfloat16, 4, False),
+    (jnp.bfloat16, 8, True),
+    *nightly.cases(
+      (jnp.float32, 4, False),
+      (jnp.float32, 8, True),
+      (jnp.float32, 12, False),
+      (jnp.bfloat16, 4, True),
+      (jnp.bfloat16, 8, False),
+    ),
   ],
 )
-@pytest.mark.parametrize('symmetric', [True, False])
 def test_numbers_are_within_half_a_step(bits, symmetric, dtype):
   w = _W.astype(dtype)
-  q, scale, zero = operations.reduce_precision(
+  reduce = lambda w: operations.reduce_precision(
     w, [0], bits=bits, use_symmetric=symmetric
   )
+  q, scale, zero = running.jit(reduce)(w)
   assert q.dtype == (jnp.int8 if bits <= 8 else jnp.int16)
   assert scale.shape == (1, 4, 6) and (zero is None) == symmetric
   restored = np.asarray(q * scale - (0 if zero is None else zero), np.float32)
@@ -121,38 +129,60 @@ def test_one_bit_keeps_signs_and_fp4_and_fp8_their_values():
 
 
 @pytest.mark.parametrize(
-  ('eqn', 'shape', 'axis'),
+  ('eqn', 'shape', 'axis', 'symmetric'),
   [
-    ('...D,DNH->...NH', (8, 4, 6), 0),
-    ('abD,KDNH->KabNH', (3, 8, 4, 6), 1),
-    ('...D,HD->...H', (5, 8), 1),
+    ('...D,DNH->...NH', (8, 4, 6), 0, True),
+    ('abD,KDNH->KabNH', (3, 8, 4, 6), 1, False),
+    ('...D,HD->...H', (5, 8), 1, False),
+    *nightly.cases(
+      ('...D,DNH->...NH', (8, 4, 6), 0, False),
+      ('abD,KDNH->KabNH', (3, 8, 4, 6), 1, True),
+      ('...D,HD->...H', (5, 8), 1, True),
+    ),
   ],
 )
-@pytest.mark.parametrize('symmetric', [True, False])
 def test_products_of_quantized_weights_are_those_of_restored_ones(
   eqn, shape, axis, symmetric
 ):
   w = running.normal(*shape, seed=4)
-  q, scale, zero = operations.reduce_einsum_weight_precision(
-    eqn, w, jnp.float32, use_symmetric=symmetric
-  )
+
+  @running.jit
+  def product(w):
+    q, scale, zero = operations.reduce_einsum_weight_precision(
+      eqn, w, jnp.float32, use_symmetric=symmetric
+    )
+    return scale, operations.einsum(eqn, _X, q, scale, zero)
+
+  scale, got = product(w)
   assert scale.shape == tuple(n for i, n in enumerate(shape) if i != axis)
-  got = operations.einsum(eqn, _X, q, scale, zero)
   restored = _restored(w, axis, symmetric=symmetric)
   np.testing.assert_allclose(got, np.einsum(eqn, _X, restored), atol=2e-5)
 
 
-@pytest.mark.parametrize('per_channel', [True, False])
-@pytest.mark.parametrize('symmetric', [True, False])
+@pytest.mark.parametrize(
+  ('per_channel', 'symmetric'),
+  [
+    (True, False),
+    (False, True),
+    *nightly.cases((True, True), (False, False)),
+  ],
+)
 def test_integers_times_integers(per_channel, symmetric):
-  q, scale, _ = operations.reduce_einsum_weight_precision(_EQN, _W, jnp.float32)
-  x, act_scale, act_zero = operations.reduce_einsum_activation_precision(
-    _EQN, _X, per_channel=per_channel, symmetric=symmetric
-  )
+
+  @running.jit
+  def product(x, w):
+    q, scale, _ = operations.reduce_einsum_weight_precision(
+      _EQN, w, jnp.float32
+    )
+    x, act_scale, act_zero = operations.reduce_einsum_activation_precision(
+      _EQN, x, per_channel=per_channel, symmetric=symmetric
+    )
+    return x, operations.einsum(
+      _EQN, x, q, scale, scale_act=act_scale, zp_act=act_zero
+    )
+
+  x, got = product(_X, _W)
   assert x.dtype == jnp.int8
-  got = operations.einsum(
-    _EQN, x, q, scale, scale_act=act_scale, zp_act=act_zero
-  )
   axes = -1 if per_channel else None
   restored = _restored(_X, axes, symmetric=symmetric)
   want = np.einsum(_EQN, restored, _restored(_W, 0))
@@ -192,7 +222,8 @@ def test_the_gradient_passes_the_rounding():
 
 
 def test_blocks_have_scales_of_their_own():
-  got = operations.fakequant_einsum(_EQN, _W, bits=4, block_size=4)
+  restore = lambda w: operations.fakequant_einsum(_EQN, w, bits=4, block_size=4)
+  got = running.jit(restore)(_W)
   blocks = np.asarray(_W).reshape(2, 4, 4, 6)
   want = _restored(blocks, 1, bits=4).reshape(_W.shape)
   np.testing.assert_allclose(got, want, atol=1e-6)

@@ -20,6 +20,7 @@ from praxis.layers.quantization.quantization_hparams import (
   QuantizationType,
 )
 from tests.praxis.layers import running
+from tests.testing import nightly
 
 # More than the model can learn by heart: every bit of a weight counts.
 _IDS = np.random.default_rng(5).integers(0, 32, (32, 9))
@@ -95,7 +96,9 @@ def _server(kind):
   return run
 
 
-@pytest.mark.parametrize('kind', [QuantizationType.FQ, QuantizationType.AQT])
+@pytest.mark.parametrize(
+  'kind', [QuantizationType.FQ, *nightly.cases(QuantizationType.AQT)]
+)
 def test_what_was_learned_is_what_is_served(kind):
   losses, variables = _trained(kind)
   tree, served = _server(kind)(variables)

@@ -18,6 +18,7 @@ from praxis.layers.quantization.quantization_hparams import (
   TransformerLayer,
 )
 from tests.praxis.layers import running
+from tests.testing import nightly
 
 Config = pax_fiddle.Config
 _IDS = jnp.arange(8).reshape(2, 4) * 5 % 16
@@ -59,7 +60,7 @@ def test_the_float_model_of_a_served_one():
   assert lm == want
 
 
-@pytest.mark.parametrize('bits', [8, 4])
+@pytest.mark.parametrize('bits', [4, *nightly.cases(8)])
 def test_a_float_model_is_served_from_integers(bits):
   exact, variables = running.build(_lm(), _IDS, _PADS)
   materialize = _lm()

@@ -20,7 +20,7 @@ from praxis.layers import ngrammer, transformer_models, transformers
 from praxis.layers.transformer_models import stack_configs
 from praxis.nested_map import NestedMap
 from tests.praxis.layers import running
-from tests.testing import numpy_layers
+from tests.testing import nightly, numpy_layers
 from tests.testing.layers import random_variables
 
 _B, _S, _T, _D, _V, _H = 2, 5, 4, 8, 11, 4
@@ -273,7 +273,8 @@ def _repeated_both():
 
 
 @pytest.mark.parametrize(
-  'kind, samples', [('own', 1), ('repeated', 1), ('shared', 2)]
+  'kind, samples',
+  [('own', 1), ('repeated', 2), *nightly.cases(('repeated', 1), ('shared', 2))],
 )
 def test_steps_equal_the_whole(kind, samples):
   """From what the forward pass left, each step scores as the whole does."""

@@ -14,6 +14,7 @@ from praxis.layers import embedding_softmax as es
 from praxis.layers import transformer_models, transformers
 from praxis.layers.transformer_models import model_sharding, stack_configs
 from praxis.nested_map import NestedMap
+from tests.testing import nightly
 from tests.testing.layers import random_variables
 
 _V1 = {'replica_axis': 'replica', 'data_axis': 'data', 'mdl_axis': 'mdl'}
@@ -188,11 +189,14 @@ def test_blocks_descend_into_repeats_and_pipelines():
     assert found.num_layers == 3
 
 
-@pytest.mark.parametrize('softmax', [
-  es.SharedEmbeddingSoftmax,
-  es.NClassMajorSharedEmbeddingSoftmax,
-  es.GShardSharedEmbeddingSoftmax,
-])  # fmt: skip
+@pytest.mark.parametrize(
+  'softmax',
+  [
+    es.NClassMajorSharedEmbeddingSoftmax,
+    es.GShardSharedEmbeddingSoftmax,
+    *nightly.cases(es.SharedEmbeddingSoftmax),
+  ],
+)
 def test_losses_are_the_same_on_a_mesh(softmax):
   lm = _lm(softmax_tpl=pax_fiddle.Config(softmax))
   ids = jax.random.randint(jax.random.key(1), (4, 4), 0, 16)

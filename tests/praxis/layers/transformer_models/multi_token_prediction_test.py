@@ -21,7 +21,7 @@ from praxis.layers.transformer_models import (
 )
 from praxis.nested_map import NestedMap
 from tests.praxis.layers import running
-from tests.testing import numpy_layers
+from tests.testing import nightly, numpy_layers
 from tests.testing.layers import random_variables
 
 _DIMS, _VOCAB, _LENGTH, _LOSS_WEIGHT = 8, 14, 9, 0.25
@@ -33,7 +33,7 @@ _WEIGHTS = np.array(
 )
 
 
-def _stack(num_layers=2):
+def _stack(num_layers=1):
   return transformers.StackedTransformer.config(
     num_layers=num_layers, hidden_dims=16, num_heads=2
   )
@@ -162,13 +162,13 @@ def test_the_loss_is_that_of_the_texts_alone():
   np.testing.assert_allclose(out.total_loss, total, rtol=1e-6)
 
 
-@pytest.mark.parametrize('num_experts', [0, 4])
+@pytest.mark.parametrize('num_experts', [4, *nightly.cases(0)])
 def test_evaluation_has_the_loss_of_the_next_token(num_experts):
-  stack = _stack()
+  stack = _stack(2)
   if num_experts:
     stack.set(num_experts=num_experts, moe_layers=[1])
   run = functools.partial(running.run, mutable=[base_layer.AUX_LOSS])
-  layer, variables, inputs = _built(_lm(stacked_transformer_tpl=stack))
+  layer, variables, inputs = _built(_lm(1, stacked_transformer_tpl=stack))
   without = _lm(0, stacked_transformer_tpl=stack).Instantiate()
   params = {x: y for x, y in variables['params'].items() if x != 'mtp'}
   want, _ = run(without, {'params': params}, **inputs, do_eval=True)
@@ -285,7 +285,7 @@ def test_the_last_layer_has_its_own_settings():
   ],
 )
 def test_loss_and_gradients_are_the_same_on_a_mesh(mesh_shape):
-  lm = _lm()
+  lm = _lm(1)
   names = ('replica', 'data', 'mdl')
   sharded = transformer_models.TransformerLm.set_sharding_params_v1(
     lm.clone(),

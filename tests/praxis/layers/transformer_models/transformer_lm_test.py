@@ -18,13 +18,13 @@ from praxis.layers import ngrammer, transformer_models, transformers
 from praxis.layers.transformer_models import LanguageModelType, stack_configs
 from praxis.nested_map import NestedMap
 from tests.praxis.layers import running
-from tests.testing import numpy_layers
+from tests.testing import nightly, numpy_layers
 from tests.testing.layers import random_variables
 
 _B, _T, _D, _V = 2, 6, 8, 13
 
 
-def _lm(num_layers=2, **fields):
+def _lm(num_layers=1, **fields):
   lm = transformer_models.TransformerLm.config(
     name='lm', model_dims=_D, vocab_size=_V
   )
@@ -36,7 +36,7 @@ def _lm(num_layers=2, **fields):
 
 def _repeated(**fields):
   lm = _lm(**fields)
-  block = lm.stacked_transformer_tpl.set(num_layers=1)
+  block = lm.stacked_transformer_tpl
   lm.stacked_transformer_tpl = transformers.StackedTransformerRepeated.config(
     block=block, x_times=2
   )
@@ -80,6 +80,7 @@ def _causal():
 
 def test_variable_tree():
   lm = _lm(
+    num_layers=2,
     separate_embedding_tpl=es.Embedding.config(),
     softmax_tpl=es.FullSoftmax.config(),
     position_emb_tpl=es.TrainablePositionalEmbedding.config(max_seq_length=9),
@@ -144,13 +145,13 @@ def test_a_causal_model_sees_no_later_token():
 
 
 def test_a_bidirectional_model_sees_all():
-  run = _Run(_lm(1, model_type=LanguageModelType.BIDIRECTIONAL))
+  run = _Run(_lm(model_type=LanguageModelType.BIDIRECTIONAL))
   before, after = run(_ids()).logits, run(_changed(_ids(), 3)).logits
   assert (before != after).any(-1).all()
 
 
 def test_a_prefix_model_sees_its_prefix():
-  run = _Run(_lm(1, model_type=LanguageModelType.PREFIX))
+  run = _Run(_lm(model_type=LanguageModelType.PREFIX))
   causal = jnp.asarray([[0, 0, 0, 1, 1, 1]] * _B)
   before, in_prefix, after = (
     run(ids, causal_attention_mask=causal).logits
@@ -161,7 +162,7 @@ def test_a_prefix_model_sees_its_prefix():
 
 
 def test_packed_texts_are_as_alone():
-  run = _Run(_lm(1, packed_input=True))
+  run = _Run(_lm(packed_input=True))
   first, second = _ids(0)[0, :4], _ids(1)[0, :2]
   ids = jnp.stack([
     jnp.concatenate([first, second]),
@@ -190,9 +191,9 @@ def test_padding_changes_nothing():
 
 
 def test_activations_are_what_the_softmax_gets():
-  recording = _Run(_lm(1, record_activations_in_xent_output=True))
+  recording = _Run(_lm(record_activations_in_xent_output=True))
   out = recording(_ids(), _labels(_ids(1)))
-  skipping = _Run(_lm(1, skip_compute_loss=True))
+  skipping = _Run(_lm(skip_compute_loss=True))
   skipping.variables = recording.variables
   np.testing.assert_allclose(out.activations, skipping(_ids()), atol=1e-6)
   unlabelled = recording(_ids())
@@ -202,7 +203,6 @@ def test_activations_are_what_the_softmax_gets():
 @pytest.mark.parametrize('skip', [True, False])
 def test_aux_losses_and_entropy_join_the_total(skip):
   lm = _lm(
-    num_layers=1,
     entropy_loss_weight=0.3,
     skip_aux_loss=skip,
     record_logits_in_xent_output=True,
@@ -256,11 +256,12 @@ def _with_ngrams():
     concat_ngrams=True,
     **heads,
   )
-  return _lm(ngrammer_tpl=ids, post_attention_ngrammer_tpls=[clusters, None])
+  return _lm(2, ngrammer_tpl=ids, post_attention_ngrammer_tpls=[clusters, None])
 
 
 def _with_layer_inputs(**fields):
   lm = _lm(
+    num_layers=2,
     layer_inputs_tpl=transformer_models.LayerInputs.config(layer_input_dims=3),
     **fields,
   )
@@ -291,13 +292,13 @@ def test_inputs_of_layers_are_of_tokens_and_their_embeddings():
 @pytest.mark.parametrize(
   'lm',
   [
-    _lm(),
     _rotary(_repeated()),
-    _lm(1, position_emb_tpl=es.TrainablePositionalEmbedding.config()),
+    _lm(position_emb_tpl=es.TrainablePositionalEmbedding.config()),
     _with_ngrams(),
     _with_layer_inputs(),
+    *nightly.cases(_lm(2)),
   ],
-  ids=['stacked', 'repeated rotary', 'trainable', 'ngrams', 'layer inputs'],
+  ids=['repeated rotary', 'trainable', 'ngrams', 'layer inputs', 'stacked'],
 )
 def test_steps_equal_the_whole(lm):
   run, ids = _Run(lm), _ids()
@@ -428,7 +429,7 @@ def test_the_loss_is_fused_unless_logits_are_needed(
   monkeypatch.setattr(
     softmax_xent, 'softmax_xent', lambda *args: calls.append(1) or kernel(*args)
   )
-  lm = _lm(1, **fields)
+  lm = _lm(**fields)
   lm.softmax_tpl.set(**softmax)
   layer, ids = lm.Instantiate(), _ids()
   args = (ids, _no_paddings(ids), _labels(ids))
@@ -440,7 +441,7 @@ def test_the_loss_is_fused_unless_logits_are_needed(
 
 def test_logits_that_nothing_reads_cost_nothing(monkeypatch):
   """The compiled step computes and holds as much as without them."""
-  lm = _lm(1)
+  lm = _lm()
   lm.softmax_tpl.xent_implementation = 'reference'
   layer, ids = lm.Instantiate(), _ids()
   args = (ids, _no_paddings(ids), _labels(ids))

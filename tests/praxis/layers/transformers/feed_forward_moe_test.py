@@ -15,7 +15,7 @@ from praxis.layers.moe import gating, segment_means
 from praxis.nested_map import NestedMap
 from tests.praxis.layers import running
 from tests.praxis.layers.moe import mixtures
-from tests.testing import numpy_layers
+from tests.testing import nightly, numpy_layers
 
 _B, _T, _D, _F, _E = 2, 8, mixtures.D, mixtures.F, mixtures.E
 _UNITS = {'use_gated_activation': True, 'gated_limit': 0.3, 'gated_offset': 1.0}
@@ -38,17 +38,17 @@ def _top2(gates):
 @pytest.mark.parametrize(
   'kwargs',
   [
-    {},
-    {'use_gated_activation': True},
-    {'gating_func': 'dense_top2'},
-    {'gating_func': 'dropless'},
-    {'gating_func': 'dropless', 'use_gated_activation': True},
-    {'gating_func': 'dropless', 'has_bias': True},
+    {'gating_func': 'dense_top2', 'gating_logit_cap': 0.5},
     {'gating_func': 'dropless', 'has_bias': True, **_UNITS},
-    _UNITS,
+    {'apply_padding_first': True, **_UNITS},
     {'norm_policy': 'post_skip'},
-    {'apply_padding_first': True},
-    {'gating_logit_cap': 0.5},
+    *nightly.cases(
+      {},
+      {'use_gated_activation': True},
+      {'gating_func': 'dropless'},
+      {'gating_func': 'dropless', 'use_gated_activation': True},
+      {'gating_func': 'dropless', 'has_bias': True},
+    ),
   ],
 )
 def test_two_experts_of_choice(kwargs):
@@ -76,7 +76,8 @@ def test_two_experts_of_choice(kwargs):
 
 
 @pytest.mark.parametrize(
-  'k, normalize', [(1, False), (1, True), (3, False), (3, True)]
+  'k, normalize',
+  [(1, False), (3, True), *nightly.cases((1, True), (3, False))],
 )
 def test_dropless_experts_of_a_token_are_k(k, normalize):
   x = running.normal(_B, _T, _D)
@@ -230,7 +231,7 @@ def test_experts_choose_tokens(version):
   np.testing.assert_allclose(got, x + mixed * visible, atol=1e-4)
 
 
-@pytest.mark.parametrize('gated', [False, True])
+@pytest.mark.parametrize('gated', [True, *nightly.cases(False)])
 def test_gradients(gated):
   """Without drops, by finite differences of the loop in numpy."""
   x = running.normal(_B, _T, _D)

@@ -19,6 +19,7 @@ from praxis.layers.quantization.sparsity import (
   sparsity_modes,
 )
 from tests.praxis.layers import running
+from tests.testing import nightly
 
 _X = running.normal(3, 8)
 _HP = sparsity_hparams.SparsityHParams
@@ -120,7 +121,8 @@ def test_a_percentage_grows_and_what_is_pruned_stays():
 
 
 @pytest.mark.parametrize(
-  ('repeats', 'share_weights'), [(1, False), (2, False), (2, True)]
+  ('repeats', 'share_weights'),
+  [(2, False), (2, True), *nightly.cases((1, False))],
 )
 def test_a_pipeline_counts_train_steps_not_microbatches(repeats, share_weights):
   stage = quantization.Linear.config(
