@@ -63,7 +63,9 @@ def test_no_decay_is_none():
   assert _weights(huggingface.Qwen3, WEIGHT_DECAY=0.0) is None
 
 
-@pytest.mark.parametrize('is_repeated', [False, True])
+@pytest.mark.parametrize(
+  'is_repeated', [pytest.param(False, marks=pytest.mark.nightly), True]
+)
 def test_a_step_without_gradient_shows_the_decay(is_repeated):
   # A loss without weight has no gradient, so that a step is the decay alone.
   config = published_configs.GPT2 | dict(
