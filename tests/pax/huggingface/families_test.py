@@ -55,7 +55,9 @@ def test_greedy_tokens_are_those_of_transformers(name, tmp_path):
   np.testing.assert_array_equal(model.greedy(ids), reference['greedy'])
 
 
-@pytest.mark.parametrize('name', _NAMES)
+@pytest.mark.parametrize(
+  'name', reference_models.names(by_day=reference_models.LAYOUTS)
+)
 def test_low_rank_matrices_are_laid_out_as_their_weights(name):
   """By the declarations of layers, which know what is an input."""
   config = reference_models.load()[name]['config']

@@ -45,6 +45,19 @@ _BY_NIGHT = (
   'qwen3_yarn',
   'seed_oss',
 )
+# Each has tensors that are laid out in another way.
+LAYOUTS = (
+  'deepseek_v3',
+  'gemma4_e2b',
+  'gpt2',
+  'gpt_oss',
+  'llama3',
+  'llama4',
+  'mixtral',
+  'phi3',
+  'qwen3_next',
+  't5',
+)
 TOKENIZER = {
   'tokenizer.json': '{"version": "1.0"}',
   'tokenizer_config.json': '{}',
