@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-# bazel: deps=//pax/runner:job_log,//pax/summaries
 # bazel: deps=//tests/integration:experiments
 # bazel: deps=//tests/pax/summaries:progress_program
 """Progress in a pseudo-terminal: width, what is above the line, colours."""
@@ -31,7 +30,10 @@ class Program:
   def __init__(self, stderr, *words, **variables):
     kept = ('CI', 'NO_COLOR', 'COLUMNS', 'TTY_COMPATIBLE', 'FORCE_COLOR')
     env = {k: v for k, v in programs.environment().items() if k not in kept}
-    values = {'words': words, 'env': env | {'TERM': 'xterm-256color'} | variables}
+    values = {
+      'words': words,
+      'env': env | {'TERM': 'xterm-256color'} | variables,
+    }
     # How it ends, its output, its input.
     pairs = [socket.socketpair() for _ in range(3)]
     self._ends, output, self._input = self._sockets = [x for x, _ in pairs]
@@ -91,7 +93,7 @@ def test_the_line_fits_the_window_and_stays_the_last_one():
     assert line == 'step 4003/10000  lo'
     terminal.resize(46)
     program.run('update(4004)')
-    program.run('import logging; logging.warning("the disk is %s", "full")')
+    program.run('logging.warning("the disk is %s", "full")')
     program.run('shown.print("step 4004  held_out loss [bold] 0.2500")')
     program.run('now[0] += 1; shown.batches("eval held_out", 3, 7)')
     assert terminal.screen() == [
@@ -99,7 +101,7 @@ def test_the_line_fits_the_window_and_stays_the_last_one():
       'step 4004  held_out loss [bold] 0.2500',
       'eval held_out  3/7 batches',
     ]
-    program.run('from pax import stop_signals; stop_signals.print_message("SIGTERM: saving")')
+    program.run('stop_signals.print_message("SIGTERM: saving")')
     program.run('update(4005); shown.close()')
     assert terminal.screen()[-4:] == [
       'step 4004  held_out loss [bold] 0.2500',
@@ -133,7 +135,7 @@ def test_a_file_gets_plain_lines(tmp_path):
   file = tmp_path / 'stderr'
   with file.open('w') as stderr:
     program = Program(stderr.fileno(), _PROGRAM)
-    program.run('import logging; update(4000); logging.warning("full"); shown.close()')
+    program.run('update(4000); logging.warning("full"); shown.close()')
     program.close()
   assert file.read_text() == f'{_ALL}\npax: full\n'
 

@@ -23,9 +23,7 @@ def test_there_are_as_many_as_upstream_has():
 @pytest.mark.parametrize(
   'name',
   [
-    pytest.param(name, marks=pytest.mark.nightly)
-    if name == _BY_NIGHT
-    else name
+    pytest.param(name, marks=pytest.mark.nightly) if name == _BY_NIGHT else name
     for name in _NAMES
   ],
 )

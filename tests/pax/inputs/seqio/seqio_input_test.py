@@ -338,13 +338,14 @@ class TestData:
 TRAINING = {'is_training': True, 'input_random_seed': 1}
 
 
+@pytest.fixture(scope='module')
+def pair(tasks):
+  """Inputs at any batch; to trace their datasets takes seconds."""
+  return make(**TRAINING), make(**TRAINING)
+
+
 class TestStates:
   """States of the iterator, and of inputs without."""
-
-  @pytest.fixture(scope='class')
-  def pair(self):
-    """Inputs at any batch; to trace their datasets takes seconds."""
-    return make(**TRAINING), make(**TRAINING)
 
   @pytest.mark.parametrize(
     ('pack', 'symbolic'),
