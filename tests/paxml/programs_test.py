@@ -126,6 +126,7 @@ def test_an_executor_with_a_loop_of_its_own(default, tmp_path):
   assert (tmp_path / 'decoder_out' / 'prompts').is_dir()
 
 
+@pytest.mark.nightly
 def test_a_signal_stops_a_loop_of_its_own_with_its_state_saved(tmp_path):
   name = f'{_MODULE}.LoopingStopped'
   stopped = binary.run(name, tmp_path, '--eval_on_test')

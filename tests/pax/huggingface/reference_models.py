@@ -37,10 +37,15 @@ BYTE_VOCAB_SIZE = 264
 _NUM_PIECES = 64
 # Others have the same layers.
 _BY_NIGHT = (
+  'deepseek_v2',
   'exaone4',
+  'gemma',
+  'gemma4_e4b',
   'glm4_moe_lite',
   'ministral3',
+  'mistral',
   'olmo2',
+  'qwen3_5',
   'qwen3_5_moe',
   'qwen3_yarn',
   'seed_oss',

@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -18,8 +19,12 @@ from pax import main
 from pax.checkpoints import checkpoint_reader, paths
 from pax.huggingface import model_folder, safetensors
 from pax.inputs.tokens import tokenizers
+from pax.runner import overrides
+from pax.tasks.lm.params import huggingface
+from praxis import py_utils
 from tests.integration import binary
 from tests.pax.huggingface import job_runs, loaded_models, reference_models
+from tests.pax.tasks.lm import tiny_training
 
 _WORDS = (
   '--set=LORA_RANK=3',
@@ -170,6 +175,7 @@ def _greedy_texts(folder):
   return texts
 
 
+@pytest.mark.nightly
 def test_magnitudes_are_not_lost(tmp_path, folder, plain, capfd):
   dora, other = tmp_path / 'dora', tmp_path / 'other'
   steps, on = '--set=NUM_TRAIN_STEPS=2', '--set=LORA_USE_DORA=True'
@@ -278,6 +284,30 @@ def test_meshes_and_repeated_layers_have_the_same_losses(
   np.testing.assert_allclose(losses['repeated'][0], losses['one'][0], rtol=1e-5)
 
 
+@pytest.mark.parametrize('use_dora', [False, True])
+def test_frozen_variables_are_declared_in_the_dtype_of_the_computation(
+  folder, use_dora
+):
+  settings = ['FPROP_DTYPE=bfloat16', 'LORA_RANK=3', f'MODEL_DIR={folder}']
+  settings.append(f'LORA_USE_DORA={use_dora}')
+  constants = overrides.parse(settings)
+  experiment = overrides.set_constants(huggingface.Qwen3, constants)()
+  declared = (
+    experiment.task()
+    .model.Instantiate()
+    .abstract_init_with_metadata(jax.eval_shape(tiny_training.batch))
+  )
+  names = set()
+  for path, weight in py_utils.tree_paths(declared):
+    *_, name = path.split('/')
+    names.add(name)
+    is_of_update = name.startswith('lora_')
+    assert weight.dtype == (jnp.float32 if is_of_update else jnp.bfloat16), path
+  assert {'w', 'lora_a', 'lora_b'} < names
+  assert ('lora_magnitude_delta' in names) == use_dora
+
+
+@pytest.mark.nightly
 def test_frozen_variables_have_the_dtype_of_the_computation(
   tmp_path, folder, capfd
 ):

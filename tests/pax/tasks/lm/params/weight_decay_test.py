@@ -8,7 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from pax import jobs
+from pax import jobs, partitioning
+from pax.checkpoints import paths
 from pax.huggingface import families
 from pax.tasks.lm.params import huggingface, published_configs
 from praxis.optimizers import regularization
@@ -128,6 +129,18 @@ class Former(Small):
     return task_p
 
 
+def test_states_have_the_leaves_of_the_decay_of_all_variables():
+  spec = jax.eval_shape(tiny_training.batch)
+  former, state = (
+    partitioning.partition_task(
+      experiment().task(), spec, devices=jax.devices()[:1]
+    ).state_metadata
+    for experiment in (Former, Small)
+  )
+  assert paths.flatten(former) == paths.flatten(state)
+
+
+@pytest.mark.nightly
 def test_checkpoints_of_the_decay_of_all_variables_continue(tmp_path):
   path = str(tmp_path / 'tokens.bin')
   np.random.default_rng(0).integers(0, 256, 400).astype('u2').tofile(path)
