@@ -15,7 +15,14 @@ from paxml import experiment_imports_test_helper as helper
 from praxis import base_input
 
 
-class NoData(quickstart.TinyLm):
+class Bytes(quickstart.TinyLm):
+  """An experiment whose tokens are bytes, which are soon made."""
+
+  NUM_PIECES = None
+  VOCAB_SIZE = 259
+
+
+class NoData(Bytes):
   """An experiment without datasets."""
 
   def datasets(self):
@@ -29,18 +36,18 @@ class Specs(base_input.BaseInputSpecsProvider):
   """The shapes of a batch."""
 
   def get_input_specs(self):
-    data = quickstart.TinyLm().training_dataset()
+    data = Bytes().training_dataset()
     return base_input.DatasetInputSpecsProvider(input_p=data).get_input_specs()
 
 
-class HasSpecs(quickstart.TinyLm):
+class HasSpecs(Bytes):
   """An experiment that knows the shapes of its batches."""
 
   def get_input_specs_provider_params(self):
     return Specs.config()
 
 
-class ReadsData(quickstart.TinyLm):
+class ReadsData(Bytes):
   """An experiment whose input specs provider reads the data."""
 
 

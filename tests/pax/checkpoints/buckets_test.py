@@ -21,6 +21,12 @@ from pax.files import storage
 from tests.testing import bucket_damage, saved_states, trees
 from tests.testing.bucket_damage import checkpoint_names, create_checkpointer
 
+# A layout and a damage of each kind.
+_DAMAGED_BY_DAY = (
+  ('one_file', 'delete'),
+  ('leaves', 'flip'),
+  ('ocdbt', 'truncate'),
+)
 FLAX = checkpoints.CheckpointType.FLAX
 GDA = checkpoints.CheckpointType.GDA
 
@@ -226,8 +232,16 @@ def test_only_the_leaves_that_are_read_are_downloaded(bucket, bytes_read):
   assert data == {name}
 
 
-@pytest.mark.parametrize('damage', bucket_damage.DAMAGES)
-@pytest.mark.parametrize('layout', bucket_damage.LAYOUTS)
+@pytest.mark.parametrize(
+  ('layout', 'damage'),
+  [
+    (layout, damage)
+    if (layout, damage) in _DAMAGED_BY_DAY
+    else pytest.param(layout, damage, marks=pytest.mark.nightly)
+    for layout in bucket_damage.LAYOUTS
+    for damage in bucket_damage.DAMAGES
+  ],
+)
 def test_damage_of_any_object_is_found_and_survived(bucket, layout, damage):
   assert bucket_damage.check_damage(bucket, layout, damage)
 

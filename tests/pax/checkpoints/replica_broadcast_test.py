@@ -31,11 +31,22 @@ def _values(dtype):
   return values
 
 
-@pytest.mark.parametrize(
-  'dtype',
-  'float32 bfloat16 float16 uint32 int8 uint16 bool float8_e4m3fn'.split(),
+_DTYPES = (
+  'float32 bfloat16 float16 uint32 int8 uint16 bool float8_e4m3fn'.split()
 )
-@pytest.mark.parametrize('shape', [(2, 2, 2), (4, 2, 1)])
+
+
+@pytest.mark.parametrize(
+  ('shape', 'dtype'),
+  [
+    *(((2, 2, 2), dtype) for dtype in _DTYPES),
+    ((4, 2, 1), _DTYPES[0]),
+    *(
+      pytest.param((4, 2, 1), dtype, marks=pytest.mark.nightly)
+      for dtype in _DTYPES[1:]
+    ),
+  ],
+)
 def test_all_bits_arrive(dtype, shape):
   mesh = _mesh(*shape)
   values = _values(jnp.dtype(dtype))

@@ -18,7 +18,7 @@ def check(config, inputs, twin=None):
   """
   layer = config.Instantiate()
   plain = layer if twin is None else twin.Instantiate()
-  variables = layer.init(jax.random.key(0), *inputs)
+  variables = jax.jit(layer.init)(jax.random.key(0), *inputs)
   params = jax.tree.map(
     lambda w: w + 0.1 * jnp.arange(w.size, dtype=w.dtype).reshape(w.shape),
     base_layer.maybe_unbox_value(variables['params']),
@@ -29,7 +29,7 @@ def check(config, inputs, twin=None):
     plain_params = jax.tree.unflatten(
       jax.tree.structure(
         base_layer.maybe_unbox_value(
-          plain.init(jax.random.key(0), *inputs)['params']
+          jax.eval_shape(plain.init, jax.random.key(0), *inputs)['params']
         )
       ),
       jax.tree.leaves(params),

@@ -127,7 +127,7 @@ def test_a_partly_frozen_layer(frozen):
       variables = {'params': {name: params[name] | learned}}
       return jnp.mean(jnp.sin(layer.apply(variables, inputs)))
 
-    return jax.grad(loss)(learned)
+    return jax.jit(jax.grad(loss))(learned)
 
   (weights,) = params.values()
   whole = jax.tree.map(lambda w: ghostnorm.ParamWithAux(w, scales), weights)

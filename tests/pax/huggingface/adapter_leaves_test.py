@@ -135,12 +135,16 @@ class _Adapted:
     ).arrays
 
 
-@pytest.mark.parametrize('name', reference_models.names())
+@pytest.mark.parametrize(
+  'name', reference_models.names(by_day=reference_models.LAYOUTS)
+)
 def test_updates_are_read_as_written(name, tmp_path):
   _check_read_as_written(name, tmp_path)
 
 
-@pytest.mark.parametrize('name', ['qwen3', 'phi3'])
+@pytest.mark.parametrize(
+  'name', ['phi3', pytest.param('qwen3', marks=pytest.mark.nightly)]
+)
 def test_updates_of_repeated_layers_are_read_as_written(name, tmp_path):
   _check_read_as_written(name, tmp_path, repeats_layers=True)
 
@@ -157,7 +161,12 @@ def _check_read_as_written(name, tmp_path, *, repeats_layers=False):
 
 @pytest.mark.parametrize(
   'name, repeats_layers',
-  [('gpt2', False), ('llama3', False), ('phi3', True), ('t5', False)],
+  [
+    ('gpt2', False),
+    pytest.param('llama3', False, marks=pytest.mark.nightly),
+    ('phi3', True),
+    ('t5', False),
+  ],
 )
 def test_magnitudes_are_read_as_written(name, repeats_layers, tmp_path):
   adapted = _Adapted(

@@ -537,7 +537,7 @@ def test_memory_does_not_grow_with_the_model(tmp_path):
     'vocab_size': 4096,
     'hidden_size': 512,
     'intermediate_size': 4096,
-    'num_hidden_layers': 25,
+    'num_hidden_layers': 18,
     'num_attention_heads': 8,
   }
   shapes = {
@@ -553,7 +553,7 @@ def test_memory_does_not_grow_with_the_model(tmp_path):
     (np.ones(shape, dtype) for shape, dtype in shapes.values()),
   )
   size = (source / 'model.safetensors').stat().st_size
-  assert size > 300 * 2**20
+  assert size > 250 * 2**20
   out = subprocess.run(
     [sys.executable, '-c', _PEAK, source, job, output],
     check=True,

@@ -100,9 +100,22 @@ def test_models_have_their_published_sizes():
   assert _published_sizes(large)[0] == 358_337_791_296
 
 
-@pytest.mark.parametrize('words', [(), ('--repeated_layers',)])
-@pytest.mark.parametrize('mtp', [(), ('--mtp',)])
-@pytest.mark.parametrize('name', ['deepseek_v3', 'glm4_moe'])
+_REPEATED, _MTP = ('--repeated_layers',), ('--mtp',)
+
+
+@pytest.mark.parametrize(
+  ('name', 'mtp', 'words'),
+  [
+    ('deepseek_v3', (), _REPEATED),
+    ('deepseek_v3', _MTP, ()),
+    ('glm4_moe', (), ()),
+    ('glm4_moe', _MTP, _REPEATED),
+    pytest.param('deepseek_v3', (), (), marks=pytest.mark.nightly),
+    pytest.param('deepseek_v3', _MTP, _REPEATED, marks=pytest.mark.nightly),
+    pytest.param('glm4_moe', (), _REPEATED, marks=pytest.mark.nightly),
+    pytest.param('glm4_moe', _MTP, (), marks=pytest.mark.nightly),
+  ],
+)
 def test_an_export_has_the_bytes_of_the_source(
   name, words, mtp, tmp_path, capsys
 ):

@@ -37,13 +37,31 @@ BYTE_VOCAB_SIZE = 264
 _NUM_PIECES = 64
 # Others have the same layers.
 _BY_NIGHT = (
+  'deepseek_v2',
   'exaone4',
+  'gemma',
+  'gemma4_e4b',
   'glm4_moe_lite',
   'ministral3',
+  'mistral',
   'olmo2',
+  'qwen3_5',
   'qwen3_5_moe',
   'qwen3_yarn',
   'seed_oss',
+)
+# Each has tensors that are laid out in another way.
+LAYOUTS = (
+  'deepseek_v3',
+  'gemma4_e2b',
+  'gpt2',
+  'gpt_oss',
+  'llama3',
+  'llama4',
+  'mixtral',
+  'phi3',
+  'qwen3_next',
+  't5',
 )
 TOKENIZER = {
   'tokenizer.json': '{"version": "1.0"}',

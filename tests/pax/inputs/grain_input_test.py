@@ -141,7 +141,9 @@ def test_an_epoch_of_evaluation_has_each_example_once_and_padding(path):
   assert weights == [24, 16]
 
 
-@pytest.mark.parametrize('num_workers', [0, 1])
+@pytest.mark.parametrize(
+  'num_workers', [0, pytest.param(1, marks=pytest.mark.nightly)]
+)
 def test_the_state_continues_with_any_number_of_workers(path, num_workers):
   source = make(path, num_workers=num_workers)
   take(source, 3)

@@ -555,8 +555,8 @@ def test_what_optimizers_keep_to_be_shown_is_shown():
   shampoo = optimizers.DistributedShampoo.config(
     block_size=4, preconditioning_compute_steps=1, matrix_epsilon=1e-2
   )
-  variables = _variables()
-  _, _, summaries = _step(_learner(shampoo), variables, variables)
+  learner = _learner(shampoo)
+  _, _, summaries = jax.jit(lambda v: _step(learner, v, v))(_variables())
   errors = {k: v for k, v in summaries.items() if 'root_errors' in k}
   prefix = 'inverse_pth_root_errors/params'
   assert set(errors) == {f'{prefix}/{x}' for x in ('lm/w', 'lm/b', 'head/w')}

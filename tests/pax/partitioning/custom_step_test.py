@@ -101,7 +101,10 @@ def _trained(name):
   return _train(name)
 
 
-@pytest.mark.parametrize('name', list(_MESHES)[1:])
+@pytest.mark.parametrize(
+  'name',
+  ['8', pytest.param('replica1', marks=pytest.mark.nightly), 'replica8'],
+)
 def test_a_train_step_of_a_user(name):
   state, outputs = _trained(name)
   wanted_state, wanted = _trained('1')
@@ -143,7 +146,15 @@ def test_equals_the_own_train_step():
   np.testing.assert_allclose(found, losses, rtol=1e-6)
 
 
-@pytest.mark.parametrize('name', list(_MESHES))
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param('1', marks=pytest.mark.nightly),
+    '8',
+    pytest.param('replica1', marks=pytest.mark.nightly),
+    'replica8',
+  ],
+)
 def test_eval_and_decode_of_paxml(name):
   made, batch = _made(name), tiny.batch()
   state = made.initialize(_KEY, discard_opt_states=True)

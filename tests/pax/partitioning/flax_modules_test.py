@@ -153,7 +153,12 @@ def test_values_are_those_of_the_module(alone):
 
 
 @pytest.mark.parametrize(
-  'mesh, num_devices', [([1, 2, 1], 2), ([2, 2, 2], 8), (None, 4)]
+  'mesh, num_devices',
+  [
+    pytest.param([1, 2, 1], 2, marks=pytest.mark.nightly),
+    ([2, 2, 2], 8),
+    (None, 4),
+  ],
 )
 def test_values_are_the_same_on_all_devices(mesh, num_devices, alone):
   mdl_vars = _partitioner(mesh, num_devices).initialize(_KEY).mdl_vars

@@ -28,15 +28,19 @@ def _locate(mesh, batch, change=lambda state: state):
   )
 
 
-_MESHES = pytest.mark.parametrize('mesh', [None, [1, 2, 1], [1, 1, 2]])
-
-
 def test_a_finite_step():
   report = _locate([1, 2, 1], tiny.batch())
   assert report == nonfinite.NonfiniteReport((), None)
 
 
-@_MESHES
+@pytest.mark.parametrize(
+  'mesh',
+  [
+    None,
+    pytest.param([1, 2, 1], marks=pytest.mark.nightly),
+    pytest.param([1, 1, 2], marks=pytest.mark.nightly),
+  ],
+)
 def test_nan_in_the_batch(mesh):
   batch = tiny.batch()
   batch.x[3, 2] = np.nan
@@ -58,7 +62,14 @@ def test_inf_in_a_variable():
   assert 'variable params/first/bias/b (inf)' in str(report)
 
 
-@_MESHES
+@pytest.mark.parametrize(
+  'mesh',
+  [
+    pytest.param(None, marks=pytest.mark.nightly),
+    [1, 2, 1],
+    pytest.param([1, 1, 2], marks=pytest.mark.nightly),
+  ],
+)
 def test_overflow_of_a_layer(mesh):
   batch = tiny.batch()
   batch.y[2] = 1e30

@@ -86,8 +86,15 @@ class _TwoMatrices(base_model.BaseModel):
     return NestedMap(total_loss=(loss, jnp.ones(()))), NestedMap()
 
 
-@pytest.mark.parametrize('axis', ['data', 'replica'])
-@pytest.mark.parametrize('rows', [('replica', 'data'), ('data', 'replica')])
+@pytest.mark.parametrize(
+  ('rows', 'axis'),
+  [
+    (('replica', 'data'), 'data'),
+    (('data', 'replica'), 'replica'),
+    pytest.param(('replica', 'data'), 'replica', marks=pytest.mark.nightly),
+    pytest.param(('data', 'replica'), 'data', marks=pytest.mark.nightly),
+  ],
+)
 def test_rows_and_weights_share_an_axis(axis, rows):
   shape = (8, 4, 32)
   x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
@@ -130,7 +137,18 @@ def test_averaged_steps_have_variable_norms():
   assert [norm > 0 for norm in norms] == [True, False, True]
 
 
-@pytest.mark.parametrize('name', list(_MESHES)[1:])
+@pytest.mark.parametrize(
+  'name',
+  [
+    '2',
+    '4',
+    '8',
+    pytest.param('replica1', marks=pytest.mark.nightly),
+    'replica2',
+    'replica4',
+    pytest.param('replica8', marks=pytest.mark.nightly),
+  ],
+)
 def test_losses_are_those_of_one_device(name):
   _, _, state, losses, output = _trained(name)
   alone = _trained('1')
@@ -296,7 +314,9 @@ def test_rows_that_cannot_be_dealt_out():
     )
 
 
-@pytest.mark.parametrize('name', ['replica2', '4'])
+@pytest.mark.parametrize(
+  'name', [pytest.param('replica2', marks=pytest.mark.nightly), '4']
+)
 def test_leaves_that_are_loaded_are_not_sampled(name):
   mesh, num_devices = _MESHES[name]
   task_p = tiny.task(mesh)

@@ -85,7 +85,10 @@ def log_probs(model: token_model.TokenModel, ids) -> np.ndarray:
   return logits - np.log(np.sum(np.exp(logits), axis=-1, keepdims=True))
 
 
-@pytest.fixture(scope='module', params=[SmallLm, SmallLmPmap])
+@pytest.fixture(
+  scope='module',
+  params=[SmallLm, pytest.param(SmallLmPmap, marks=pytest.mark.nightly)],
+)
 def model(request):
   return create_model(request.param())
 

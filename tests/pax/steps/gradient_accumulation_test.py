@@ -64,8 +64,17 @@ def _check_equal(found, want, **tolerances):
 _MESHES = {'one device': (1, 1, 1), 'four devices': (1, 2, 2), 'pmap': None}
 
 
-@pytest.mark.parametrize('mesh', _MESHES)
-@pytest.mark.parametrize('num_microbatches', [2, 4])
+@pytest.mark.parametrize(
+  ('num_microbatches', 'mesh'),
+  [
+    (4, 'one device'),
+    (2, 'four devices'),
+    (2, 'pmap'),
+    pytest.param(2, 'one device', marks=pytest.mark.nightly),
+    pytest.param(4, 'four devices', marks=pytest.mark.nightly),
+    pytest.param(4, 'pmap', marks=pytest.mark.nightly),
+  ],
+)
 def test_equals_the_step_on_the_whole_batch(mesh, num_microbatches):
   whole_state, whole = _steps(1, _MESHES[mesh])
   state, outputs = _steps(num_microbatches, _MESHES[mesh])

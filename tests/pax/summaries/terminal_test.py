@@ -1,44 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-# bazel: deps=//pax/runner:job_log,//pax/summaries
 # bazel: deps=//tests/integration:experiments
+# bazel: deps=//tests/pax/summaries:progress_program
 """Progress in a pseudo-terminal: width, what is above the line, colours."""
 
 from __future__ import annotations
 
 import contextlib
-import os
+import json
 import re
-import subprocess
-import sys
+import select
+import socket
 
 import pytest
 
-from tests.testing import terminals
+from tests.integration import binary
+from tests.testing import programs, terminals
 
-# Runs the lines of stdin, and says after each that it is done.
-_PROGRAM = """
-import logging, sys
-from pax import stop_signals, summaries
-from pax.runner import job_log
-
-job_log.log_to_console()
-now = [0.0]
-shown = summaries.Progress(10000, clock=lambda: now[0])
-rate = summaries.Rate(
-  steps_per_sec=2.0, unit='tokens', units_per_sec=81_234.0
-)
-
-def update(step):
-  now[0] += 1
-  shown.update(
-    step, {'loss': 2.34567, 'skipped': 3}, rate=rate, mfu=0.384, input_wait=0.01
-  )
-
-for line in sys.stdin:
-  exec(line)
-  print('done', flush=True)
-"""
+_PROGRAM = 'tests.pax.summaries.progress_program'
 _ALL = (
   'step 4000/10000  loss 2.3457  2.00 steps/s  81.2k tokens/s  MFU 38.4%'
   '  input wait 1.0%  ETA 50m00s  skipped 3'
@@ -46,35 +25,45 @@ _ALL = (
 
 
 class Program:
-  """The program above, its stderr on a terminal or in a file."""
+  """A program whose stderr is a terminal or a file."""
 
-  def __init__(self, stderr, **variables):
-    path = os.pathsep.join(filter(None, sys.path))
+  def __init__(self, stderr, *words, **variables):
     kept = ('CI', 'NO_COLOR', 'COLUMNS', 'TTY_COMPATIBLE', 'FORCE_COLOR')
-    env = {k: v for k, v in os.environ.items() if k not in kept}
-    self._process = subprocess.Popen(
-      [sys.executable, '-c', _PROGRAM],
-      env=env | {'PYTHONPATH': path, 'TERM': 'xterm-256color'} | variables,
-      stdin=subprocess.PIPE,
-      stdout=subprocess.PIPE,
-      stderr=stderr,
-      text=True,
-    )
+    env = {k: v for k, v in programs.environment().items() if k not in kept}
+    values = {
+      'words': words,
+      'env': env | {'TERM': 'xterm-256color'} | variables,
+    }
+    # How it ends, its output, its input.
+    pairs = [socket.socketpair() for _ in range(3)]
+    self._ends, output, self._input = self._sockets = [x for x, _ in pairs]
+    answers, its_output, its_input = (x.fileno() for _, x in pairs)
+    handles = answers, its_output, stderr, its_input
+    programs.hand_over(json.dumps(values).encode(), handles, binary.PRELOADED)
+    for _, its in pairs:
+      its.close()
+    self._answers, self._output = self._ends.makefile(), output.makefile()
+    assert int(self._answers.readline()) > 0
 
   def run(self, line):
-    self._process.stdin.write(f'{line}\n')
-    self._process.stdin.flush()
-    assert self._process.stdout.readline() == 'done\n'
+    self._input.sendall(f'{line}\n'.encode())
+    assert self._output.readline() == 'done\n'
+
+  def is_running(self):
+    return not select.select([self._ends], [], [], 0)[0]
 
   def close(self):
-    self._process.communicate()
-    assert self._process.returncode == 0
+    """Waits for its end, and closes what the test has of it."""
+    self._input.shutdown(socket.SHUT_WR)
+    assert self._answers.readline() == '0\n'
+    for file in (self._answers, self._output, *self._sockets):
+      file.close()
 
 
 @contextlib.contextmanager
 def _program(columns, **variables):
   terminal = terminals.Terminal(columns)
-  program = Program(terminal.slave, **variables)
+  program = Program(terminal.slave, _PROGRAM, **variables)
   yield program, terminal
   program.close()
   terminal.close()
@@ -145,7 +134,7 @@ def test_terminals_that_keep_every_line_get_plain_ones(variable):
 def test_a_file_gets_plain_lines(tmp_path):
   file = tmp_path / 'stderr'
   with file.open('w') as stderr:
-    program = Program(stderr)
+    program = Program(stderr.fileno(), _PROGRAM)
     program.run('update(4000); logging.warning("full"); shown.close()')
     program.close()
   assert file.read_text() == f'{_ALL}\npax: full\n'
@@ -153,20 +142,13 @@ def test_a_file_gets_plain_lines(tmp_path):
 
 def test_a_run(tmp_path):
   terminal = terminals.Terminal(100)
-  path = os.pathsep.join(filter(None, sys.path))
-  variables = {'PYTHONPATH': path, 'TERM': 'xterm', 'CI': ''}
-  words = ['--exp=tests.integration.experiments.TinySpmd']
-  words += [f'--job_log_dir={tmp_path}', '--host_device_count=1']
-  process = subprocess.Popen(
-    [sys.executable, '-m', 'pax.main', *words, '--compilation_cache_dir='],
-    env=os.environ | variables,
-    stdout=subprocess.DEVNULL,
-    stderr=terminal.slave,
-  )
-  while process.poll() is None:
+  words = [f'--exp={binary.EXPERIMENTS}.TinySpmd', f'--job_log_dir={tmp_path}']
+  words += ['--host_device_count=1', binary.compilation_cache()]
+  program = Program(terminal.slave, 'pax.main', *words)
+  while program.is_running():
     terminal.read()
   lines = terminal.screen()
-  assert process.returncode == 0, lines
+  program.close()
   [line] = [line for line in lines if line.startswith('step 20/20  loss')]
   assert 'examples/s' in line and 'ETA 0s' in line
   assert any(line.startswith('goodput') for line in lines)

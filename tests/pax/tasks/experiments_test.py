@@ -11,6 +11,8 @@ import pytest
 from tests.pax.tasks import experiments
 
 _NAMES = experiments.names()
+# Reads the text of another one, which is tokenized.
+_BY_NIGHT = 'pax.tasks.lm.params.quickstart.TinyLmPmap'
 
 
 def test_there_are_as_many_as_upstream_has():
@@ -18,7 +20,13 @@ def test_there_are_as_many_as_upstream_has():
   assert len(_NAMES) >= 108
 
 
-@pytest.mark.parametrize('name', _NAMES)
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(name, marks=pytest.mark.nightly) if name == _BY_NIGHT else name
+    for name in _NAMES
+  ],
+)
 def test_is_whole(name):
   with experiments.on_its_devices(name) as (experiment, task_p):
     task = task_p.set(name='task').Instantiate()

@@ -29,27 +29,28 @@ def _mesh(axis_type: AxisType = AxisType.Auto) -> Mesh:
   return jax.make_mesh((2, 4), ('replica', 'data'), axis_types=(axis_type,) * 2)
 
 
-def _operands() -> tuple[jax.Array, ...]:
+def _operands(num_tokens: int = _TOKENS) -> tuple[jax.Array, ...]:
   numbers = np.random.default_rng(0)
   floats = (
-    numbers.normal(size=(_TOKENS, _DIMS)),
+    numbers.normal(size=(num_tokens, _DIMS)),
     numbers.normal(size=(_DIMS, _VOCAB)),
     np.zeros(_VOCAB),
-    np.linspace(0.0, 1.0, _TOKENS),
+    np.linspace(0.0, 1.0, num_tokens),
   )
   x, w, bias, weights = (jnp.asarray(a, jnp.float32) for a in floats)
   return (
     x,
     w,
     bias,
-    jnp.asarray(numbers.integers(_VOCAB, size=_TOKENS)),
+    jnp.asarray(numbers.integers(_VOCAB, size=num_tokens)),
     weights,
   )
 
 
 @functools.cache
-def _wanted():
-  return jax.device_get(jax.jit(_value_and_grad('xla'))(*_operands()))
+def _wanted(num_tokens=_TOKENS):
+  args = _operands(num_tokens)
+  return jax.device_get(jax.jit(_value_and_grad('xla'))(*args))
 
 
 def _value_and_grad(implementation: str):
@@ -88,7 +89,16 @@ def mesh(request):
     yield mesh
 
 
-@pytest.mark.parametrize('implementation', ['auto', 'reference'])
+@pytest.mark.parametrize(
+  ('implementation', 'mesh'),
+  [
+    ('auto', True),
+    ('reference', False),
+    pytest.param('auto', False, marks=pytest.mark.nightly),
+    pytest.param('reference', True, marks=pytest.mark.nightly),
+  ],
+  indirect=['mesh'],
+)
 def test_sharded_tokens_are_never_gathered(implementation, mesh):
   fn = _value_and_grad(implementation)
   args = _operands()
@@ -120,8 +130,17 @@ def test_gradients_of_results_per_token_gather_no_tokens():
   assert not kinds & {'all-gather', 'all-to-all'}, kinds
 
 
-@pytest.mark.parametrize('implementation', ['auto', 'reference'])
-@pytest.mark.parametrize('table', [_WHOLE, PartitionSpec(None, 'data')])
+@pytest.mark.parametrize(
+  ('implementation', 'table'),
+  [
+    ('auto', PartitionSpec(None, 'data')),
+    ('reference', _WHOLE),
+    pytest.param('auto', _WHOLE, marks=pytest.mark.nightly),
+    pytest.param(
+      'reference', PartitionSpec(None, 'data'), marks=pytest.mark.nightly
+    ),
+  ],
+)
 def test_axes_of_type_explicit(implementation, table):
   mesh = _mesh(AxisType.Explicit)
   fn = jax.jit(_value_and_grad(implementation))
@@ -162,12 +181,13 @@ def test_a_known_mesh_needs_no_callback_at_compile_time():
 
 
 def test_tokens_that_the_mesh_does_not_divide(mesh):
-  args = tuple(a[:-3] if a.shape[0] == _TOKENS else a for a in _operands())
+  num_tokens = _TOKENS - 3
   replicated = tuple(
-    jax.device_put(a, NamedSharding(mesh, _WHOLE)) for a in args
+    jax.device_put(a, NamedSharding(mesh, _WHOLE))
+    for a in _operands(num_tokens)
   )
   got = jax.jit(_value_and_grad('auto'))(*replicated)
-  _assert_equal(got, jax.jit(_value_and_grad('xla'))(*args))
+  _assert_equal(got, _wanted(num_tokens))
 
 
 def test_inside_shard_map():
@@ -191,7 +211,7 @@ def test_inside_shard_map():
     out_specs=_WHOLE,
     check_vma=False,
   )
-  value, grads = jax.jit(fn)(*args)
+  value, grads = _wanted()
   _assert_equal(jax.jit(mapped)(*args), (value, grads[1]))
 
 
@@ -219,17 +239,21 @@ def _shard_classes(mesh: Mesh, args):
   )
 
 
-_NATIVE = pytest.param(
-  'native',
-  marks=pytest.mark.skipif(
-    not native.has_kernel('cpu', 'pax_softmax_xent'),
-    reason='praxis.kernels._native is not built',
-  ),
+_NEEDS_NATIVE = pytest.mark.skipif(
+  not native.has_kernel('cpu', 'pax_softmax_xent'),
+  reason='praxis.kernels._native is not built',
 )
 
 
-@pytest.mark.parametrize('implementation', [_NATIVE, 'reference'])
-@pytest.mark.parametrize('transposed', [False, True])
+@pytest.mark.parametrize(
+  ('implementation', 'transposed'),
+  [
+    pytest.param('native', True, marks=_NEEDS_NATIVE),
+    ('reference', False),
+    pytest.param('native', False, marks=[_NEEDS_NATIVE, pytest.mark.nightly]),
+    pytest.param('reference', True, marks=pytest.mark.nightly),
+  ],
+)
 def test_sharded_classes_are_never_gathered(implementation, transposed):
   fields = dict(z_loss_weight=1e-2, transposed=transposed)
   fields['soft_cap'] = 4.0 if transposed else 0.0

@@ -97,15 +97,18 @@ def _place(tree, specs, mesh):
     optimizers.ShardedStaticAccumulator.config(
       optimizer_tpl=optimizers.Adam.config(), num_sub_batches=1
     ),
-    optimizers.ShardedDistributedShampoo.config(
-      mesh_axis_names=AXES,
-      block_size=4,
-      merge_small_dims_block_size=8,
-      matrix_epsilon=1e-2,
-      start_preconditioning_step=0,
-      preconditioning_compute_steps=1,
-      tensor_split_dims_mapping=[1, -1, 2],
-      tensor_split_dims_mapping_for_inverse_pth_root=['data', -1, -1],
+    pytest.param(
+      optimizers.ShardedDistributedShampoo.config(
+        mesh_axis_names=AXES,
+        block_size=4,
+        merge_small_dims_block_size=8,
+        matrix_epsilon=1e-2,
+        start_preconditioning_step=0,
+        preconditioning_compute_steps=1,
+        tensor_split_dims_mapping=[1, -1, 2],
+        tensor_split_dims_mapping_for_inverse_pth_root=['data', -1, -1],
+      ),
+      marks=pytest.mark.nightly,
     ),
     optimizers.OptaxOptimizer.config(grad_tx=sophia_like(0.1)),
   ],
@@ -118,7 +121,10 @@ def test_eight_devices_compute_what_one_does(config):
   'config',
   [
     optimizers.Muon.config(),
-    optimizers.OptaxOptimizer.config(grad_tx=optax.contrib.muon(0.1)),
+    pytest.param(
+      optimizers.OptaxOptimizer.config(grad_tx=optax.contrib.muon(0.1)),
+      marks=pytest.mark.nightly,
+    ),
   ],
 )
 def test_eight_devices_compute_what_one_does_with_muon(config):

@@ -335,6 +335,15 @@ class TestData:
     assert make().task_inst is seqio.get_mixture_or_task(COUNTS)
 
 
+TRAINING = {'is_training': True, 'input_random_seed': 1}
+
+
+@pytest.fixture(scope='module')
+def pair(tasks):
+  """Inputs at any batch; to trace their datasets takes seconds."""
+  return make(**TRAINING), make(**TRAINING)
+
+
 class TestStates:
   """States of the iterator, and of inputs without."""
 
@@ -349,8 +358,7 @@ class TestStates:
   )
   def test_continues_from_any_state(self, pack, symbolic):
     settings = {
-      'is_training': True,
-      'input_random_seed': 1,
+      **TRAINING,
       'batch_size': 3,
       'converter': {'pack': pack},
       'input_checkpointing_enabled': symbolic,
@@ -368,8 +376,7 @@ class TestStates:
     self, monkeypatch, is_older
   ):
     monkeypatch.setattr(dataset_iterator, '_PARTS', 2)
-    settings = {'is_training': True, 'input_random_seed': 1}
-    source, other = make(**settings), make(**settings)
+    source, other = make(**TRAINING), make(**TRAINING)
     for _ in range(3):
       source.get_next()
     state = source._get_state_internal()
@@ -381,8 +388,8 @@ class TestStates:
         other.get_next().labels, source.get_next().labels
       )
 
-  def test_states_do_not_grow(self):
-    source = make(is_training=True, input_random_seed=1)
+  def test_states_do_not_grow(self, pair):
+    source, _ = pair
     sizes = []
     for count in (2, 50):
       for _ in range(count):
@@ -390,29 +397,26 @@ class TestStates:
       sizes.append(len(source._get_state_internal()))
     assert max(sizes) < 1.1 * min(sizes)
 
-  def test_does_not_read_again(self, monkeypatch, tmp_path):
-    settings = {'is_training': True, 'input_random_seed': 1}
-    source = make(**settings)
-    expected = [source.get_next() for _ in range(8)]
+  def test_does_not_read_again(self, pair, monkeypatch, tmp_path):
+    source, other = pair
+    for _ in range(8):
+      source.get_next()
     state = source.get_state()
     assert isinstance(source._get_state_internal(), bytes)
     source.save(tmp_path / 'state')
     expected = source.get_next()
     monkeypatch.setattr(seqio_input.SeqIOInput, 'get_next', None)
-    other = make(**settings)
     other.set_state(state)
     monkeypatch.undo()
     np.testing.assert_array_equal(other.get_next().labels, expected.labels)
-    other = make(**settings)
     other.restore(tmp_path / 'state')
     np.testing.assert_array_equal(other.get_next().labels, expected.labels)
 
-  def test_a_peeked_batch_is_not_lost(self):
-    source = make(is_training=True, input_random_seed=1)
+  def test_a_peeked_batch_is_not_lost(self, pair):
+    source, other = pair
     source.get_next_padded()
     expected = source.peek_padded()
     text = base_input.state_to_json(source.get_state())
-    other = make(is_training=True, input_random_seed=1)
     other.set_state(base_input.state_from_json(text))
     np.testing.assert_array_equal(
       other.get_next_padded().labels, expected.labels
@@ -422,9 +426,8 @@ class TestStates:
       [source.get_next_padded() for _ in range(2)][1].labels,
     )
 
-  def test_prefetched_batches_are_not_lost(self):
-    source = make(is_training=True, input_random_seed=1)
-    other = make(is_training=True, input_random_seed=1)
+  def test_prefetched_batches_are_not_lost(self, pair):
+    source, other = make(**TRAINING), pair[1]
     with prefetch.Prefetcher(source) as prefetcher:
       for _ in range(70):
         prefetcher.get_next()
@@ -435,8 +438,7 @@ class TestStates:
   def test_a_generator_is_read_again(self):
     settings = {
       'mixture_name': _GENERATED,
-      'is_training': True,
-      'input_random_seed': 1,
+      **TRAINING,
       'try_in_mem_cache': False,
     }
     source, other = make(**settings), make(**settings)
@@ -455,12 +457,7 @@ class TestStates:
     'pack', [pytest.param(False, marks=pytest.mark.nightly), True]
   )
   def test_states_of_older_checkpoints(self, pack):
-    settings = {
-      'is_training': True,
-      'input_random_seed': 1,
-      'batch_size': 1,
-      'converter': {'pack': pack},
-    }
+    settings = {**TRAINING, 'batch_size': 1, 'converter': {'pack': pack}}
     source, other = make(**settings), make(**settings)
     batches = [source.get_next() for _ in range(12)]
     # Packing converts as many examples together as a row has positions.
@@ -470,8 +467,8 @@ class TestStates:
       other.get_next().labels, batches[num_rows + 1].labels
     )
 
-  def test_states_of_other_data(self):
-    source = make(is_training=True, input_random_seed=1)
+  def test_states_of_other_data(self, pair):
+    source, _ = pair
     other = make(is_training=True, shuffle=False, split_name='test')
     changes = 'split was train, is test; seed was 1, is null'
     with pytest.raises(data_fingerprints.ChangedDataError, match=changes):

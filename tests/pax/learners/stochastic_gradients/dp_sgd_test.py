@@ -77,9 +77,10 @@ def test_an_example_without_weight_adds_nothing():
     loss, _ = regression.loss_fn(variables, others_and_inputs, key)
     return weight * loss, stochastic_gradients.GradAuxInfo({}, weight)
 
-  _, grads = _made(use_loss_weight_scaling=True).grad_fn(
-    loss_fn, regression.variables(), ({}, inputs), jax.random.key(0)
-  )
+  gradient = _made(use_loss_weight_scaling=True)
+  _, grads = jax.jit(
+    lambda *args: gradient.grad_fn(loss_fn, *args, jax.random.key(0))
+  )(regression.variables(), ({}, inputs))
   clipped = regression.clipped(regression.gradients_by_hand(), BOUND)
   want = (inputs['weight'][:, None] * clipped).mean(axis=0)
   np.testing.assert_allclose(regression.flat(grads), want, rtol=1e-5)
@@ -249,16 +250,12 @@ def test_statistics_of_a_batch_are_not_those_of_other_replicas(cls, rows):
   # An example must change no other clipped gradient.
   gradient = cls(l2_norm_clip=1e6)
   got, _ = regression.run_on_replicas(gradient, loss_fn=_normalized_loss)
-  each = [
-    regression.flat(
-      jax.grad(_normalized_loss, has_aux=True)(
-        regression.variables(),
-        ({}, jax.tree.map(lambda x: x[i : i + rows], regression.batch())),  # noqa: B023
-        None,
-      )[0]
-    )
-    for i in range(0, regression.ROWS, rows)
-  ]
+  gradient_of = jax.jit(jax.grad(_normalized_loss, has_aux=True))
+  each = []
+  for i in range(0, regression.ROWS, rows):
+    inputs = {k: x[i : i + rows] for k, x in regression.batch().items()}
+    grads, _ = gradient_of(regression.variables(), ({}, inputs), None)
+    each.append(regression.flat(grads))
   np.testing.assert_allclose(
     regression.flat(got), np.mean(each, axis=0), rtol=1e-5, atol=1e-6
   )

@@ -165,7 +165,8 @@ def _config(cls=optimizers.DistributedShampoo, **fields):
 
 @pytest.mark.parametrize('name', CASES)
 def test_same_as_the_twin(name):
-  params = problem.variables()
+  # Matrices of several sizes, and a vector; others are compiled soon.
+  params = problem.variables() if name in ('sgd', 'signs') else _few()
   got, _ = problem.run(problem.tx_of(_config(**CASES[name])), params)
   want = problem.run_numpy(_twin(**CASES[name]), params)
   problem.assert_close(got, want)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from pax import jobs
 from pax.checkpoints.types import CheckpointError
 from pax.tasks.lm.params import huggingface, published_configs
-from tests.pax.huggingface import convert_command, job_runs, reference_models
+from tests.pax.huggingface import convert_command
 
 SIZES = {
   'hidden_size': 16,
@@ -39,9 +40,9 @@ class Small(huggingface.Llama3):
   WARMUP_STEPS = 1
 
 
-@pytest.fixture
-def data(tmp_path) -> str:
-  path = tmp_path / 'tokens.bin'
+@pytest.fixture(scope='module')
+def data(tmp_path_factory) -> str:
+  path = tmp_path_factory.mktemp('data') / 'tokens.bin'
   np.random.default_rng(0).integers(0, 256, 400).astype('u2').tofile(path)
   return str(path)
 
@@ -53,13 +54,19 @@ def _train(
   assert jobs.train_and_evaluate(experiment, job, init_from=init_from) == 0
 
 
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory, data) -> pathlib.Path:
+  job = tmp_path_factory.mktemp('trained') / 'job'
+  _train(job, TRAIN_DATA=data)
+  return job
+
+
 def _config(folder: pathlib.Path) -> dict[str, object]:
   return json.loads((folder / 'config.json').read_text())
 
 
-def test_an_export_needs_no_other_folder(tmp_path, data, capsys):
-  job, folder = tmp_path / 'job', tmp_path / 'folder'
-  _train(job, TRAIN_DATA=data)
+def test_an_export_needs_no_other_folder(tmp_path, data, trained, capsys):
+  job, folder = trained, tmp_path / 'folder'
   folder.mkdir()
   (folder / 'config.json').write_text(json.dumps(Small.CONFIG))
   outputs = tmp_path / 'own', tmp_path / 'given'
@@ -79,9 +86,9 @@ def test_an_export_needs_no_other_folder(tmp_path, data, capsys):
   assert convert_command.contents(again) == own
 
 
-def test_a_restart_has_the_settings_of_its_experiment(tmp_path, data):
+def test_a_restart_has_the_settings_of_its_experiment(tmp_path, data, trained):
   job = tmp_path / 'job'
-  _train(job, TRAIN_DATA=data)
+  shutil.copytree(trained, job)
   longer = Small.CONFIG | {'rope_theta': 1e6}
   _train(job, TRAIN_DATA=data, CONFIG=longer, NUM_TRAIN_STEPS=3)
   assert _config(job / 'huggingface') == longer
@@ -94,18 +101,6 @@ def test_a_restart_has_the_settings_of_its_experiment(tmp_path, data):
   other = tmp_path / 'other'
   _train(other, str(job), TRAIN_DATA=data)
   assert _config(other / 'huggingface') == Small.CONFIG
-
-
-def test_the_folder_of_an_imported_model_stays(tmp_path):
-  source, job = tmp_path / 'source', tmp_path / 'job'
-  reference_models.write_byte_model(source, 'llama3', num_layers=1)
-  (source / 'notes.txt').write_text('a file of the model')
-  for num_steps in (1, 2):
-    words = f'--set=NUM_TRAIN_STEPS={num_steps}', '--set=EVAL_ON_TEST=False'
-    assert job_runs.run('Llama3', source, job, *words) == 0
-    copied = job / 'huggingface/config.json'
-    assert copied.read_bytes() == (source / 'config.json').read_bytes()
-    assert (job / 'huggingface/notes.txt').exists()
 
 
 def test_files_of_tokenizers(tmp_path):

@@ -48,20 +48,35 @@ def _train(folder, *settings):
   return [x for x in binary.records(job) if x['split'] == 'train']
 
 
+def _experiment(*settings):
+  rewards = ['OBJECTIVE=rewards', 'TRAIN_FILES=a.jsonl', 'REWARDS=a:b']
+  constants = overrides.parse([*rewards, *settings])
+  return overrides.set_constants(huggingface.Qwen3, constants)()
+
+
+def test_the_program_and_the_model_have_the_constants():
+  experiment = _experiment(
+    'ROLLOUT_TEMPERATURE=3',
+    'ROLLOUT_TOP_K=9',
+    'ROLLOUT_TOP_P=0.5',
+    'GRPO_LOSS_MEAN=max_length',
+  )
+  [program] = experiment.train_programs()
+  assert (program._top_k, program._top_p) == (9, 0.5)
+  model_p = experiment.task().model
+  assert (model_p.temperature, model_p.loss_mean) == (3, 'max_length')
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize(
   ('settings', 'is_greedy'),
   [
     (['ROLLOUT_TOP_P=0.000001', 'GRPO_LOSS_MEAN=max_length'], True),
-    pytest.param(['ROLLOUT_TEMPERATURE=1e-6'], True, marks=pytest.mark.nightly),
-    pytest.param(
-      ['ROLLOUT_TEMPERATURE=3', 'ROLLOUT_TOP_K=1'],
-      True,
-      marks=pytest.mark.nightly,
-    ),
-    pytest.param(
+    (['ROLLOUT_TEMPERATURE=1e-6'], True),
+    (['ROLLOUT_TEMPERATURE=3', 'ROLLOUT_TOP_K=1'], True),
+    (
       ['ROLLOUT_TEMPERATURE=1.5', 'ROLLOUT_TOP_K=9', 'ROLLOUT_TOP_P=0.9'],
       False,
-      marks=pytest.mark.nightly,
     ),
   ],
 )
@@ -92,11 +107,7 @@ def test_a_step_of_truncated_samples_learns_nothing(tmp_path):
 
 def test_a_model_that_does_not_end_responses_has_only_truncated_ones(tmp_path):
   config = {**huggingface.Qwen3.CONFIG}
-  settings = ['OBJECTIVE=rewards', 'TRAIN_FILES=a.jsonl', 'REWARDS=a:b']
-  constants = overrides.parse(
-    [*settings, f'MODEL_DIR={tmp_path}', 'GRPO_MASKS_TRUNCATED=True']
-  )
-  experiment = overrides.set_constants(huggingface.Qwen3, constants)()
+  experiment = _experiment(f'MODEL_DIR={tmp_path}', 'GRPO_MASKS_TRUNCATED=True')
   (tmp_path / 'config.json').write_text(json.dumps(config))
   experiment.validate()
   del config['eos_token_id']

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import math
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -101,6 +102,12 @@ def test_trains_from_imported_weights_and_exports(tmp_path, capfd):
   ]
   # Two steps of Adam with a learning rate of at most 1e-5.
   assert 0 < max(changes) < 1e-4
+  # A restart keeps the files.
+  words[0] = '--set=NUM_TRAIN_STEPS=3'
+  assert job_runs.run('Llama3', source, job, *words) == 0
+  copied = job / 'huggingface/config.json'
+  assert copied.read_bytes() == (source / 'config.json').read_bytes()
+  assert (job / 'huggingface/notes.txt').exists()
 
 
 def test_held_out_text_must_exist_before_the_first_step(tmp_path, capfd):
@@ -209,8 +216,9 @@ def test_rewards_are_learned_and_a_job_resumes_to_the_bit(tmp_path, capfd):
     }
     assert len(result['decoded_ids']) <= 16 - 8
   assert decoded
-  # Stops in the middle, and continues.
-  assert run(cut, *words, '--set=task.train.num_train_steps=20') == 0
+  # As if the job had been stopped after its half.
+  shutil.copytree(job, cut)
+  shutil.rmtree(cut / 'checkpoints/checkpoint_00000040')
   assert run(cut, *words) == 0
   whole, resumed = map(job_runs.read_leaves, (job, cut))
   for name, value in whole.items():
@@ -360,47 +368,6 @@ def test_modules_of_multi_token_prediction_are_trained_and_exported(
     after['model.layers.4.embed_tokens.weight'].read(),
     after['model.embed_tokens.weight'].read(),
   )
-
-
-@pytest.mark.parametrize('mode', ['decode_once', 'infer'])
-def test_prompts_of_a_file_get_the_greedy_tokens_of_the_model(
-  mode, tmp_path, capfd
-):
-  source = reference_models.write_byte_model(tmp_path / 'source', 'gemma2')
-  job, file = tmp_path / 'job', tmp_path / 'prompts.jsonl'
-  # Three prompts: the second batch is padded.
-  texts = ('ab', 'xyz', 'Q: 1?')
-  lines = [json.dumps({'prompt': text}) for text in texts]
-  file.write_text('\n'.join(lines))
-  words = [f'--mode={mode}', f'--set=PROMPTS_FILE={file}']
-  words += ['--set=DECODE_BATCH_SIZE=2']
-  code = job_runs.run('Gemma2', source, job, *words)
-  assert code == 0, capfd.readouterr().err
-  outputs = job_runs.decoded(job, mode)
-  assert outputs.keys() == set(texts)
-  model = loaded_models.LoadedModel(
-    model_folder.ModelFolder.open(source), job_runs.DECODE_SEQ_LEN // 2
-  )
-  for prompt, (ids, text) in outputs.items():
-    tokens = np.array([[256, *prompt.encode()]], np.int32)
-    np.testing.assert_array_equal(ids, model.greedy(tokens)[0][: len(ids)])
-    assert len(ids) == job_runs.DECODE_SEQ_LEN // 2
-    assert text == tokenizers.ByteTokenizer().decode(ids)
-
-
-def test_a_decoded_text_ends_at_the_ids_of_generation_config(tmp_path):
-  source = reference_models.write_byte_model(tmp_path / 'source', 'gemma2')
-
-  class OfFolder(huggingface.Gemma2):
-    MODEL_DIR = str(source)
-
-  eos_ids = lambda: OfFolder().task().model.decoder_tpl.eos_id
-  assert eos_ids() == [tokenizers.ByteTokenizer.eos_id]
-  file = source / 'generation_config.json'
-  file.write_text(json.dumps({'eos_token_id': [7, 263]}))
-  assert eos_ids() == [7, 263]
-  file.write_text(json.dumps({'do_sample': False}))
-  assert eos_ids() == [tokenizers.ByteTokenizer.eos_id]
 
 
 @pytest.mark.nightly

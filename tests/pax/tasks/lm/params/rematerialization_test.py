@@ -48,7 +48,9 @@ def _saved(
   ('experiment', 'name'),
   [
     (huggingface.Qwen3, 'qwen3'),
-    (huggingface.Gemma4E2B, 'gemma4_e2b'),
+    pytest.param(
+      huggingface.Gemma4E2B, 'gemma4_e2b', marks=pytest.mark.nightly
+    ),
     (huggingface.T5, 't5'),
   ],
 )

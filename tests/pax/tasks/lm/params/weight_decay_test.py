@@ -8,7 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from pax import jobs
+from pax import jobs, partitioning
+from pax.checkpoints import paths
 from pax.huggingface import families
 from pax.tasks.lm.params import huggingface, published_configs
 from praxis.optimizers import regularization
@@ -29,7 +30,14 @@ def _weights(experiment: type, **constants: object) -> dict[str, float]:
   return optimizer.decoupled_weight_decay
 
 
-@pytest.mark.parametrize('name', EXPERIMENTS)
+@pytest.mark.parametrize(
+  'name',
+  [
+    # A larger DeepSeekV3.
+    pytest.param(name, marks=pytest.mark.nightly) if name == 'KimiK2' else name
+    for name in EXPERIMENTS
+  ],
+)
 def test_vectors_and_biases_of_a_family_do_not_decay(name):
   experiment = getattr(huggingface, name)
   weights = _weights(experiment)
@@ -63,7 +71,9 @@ def test_no_decay_is_none():
   assert _weights(huggingface.Qwen3, WEIGHT_DECAY=0.0) is None
 
 
-@pytest.mark.parametrize('is_repeated', [False, True])
+@pytest.mark.parametrize(
+  'is_repeated', [pytest.param(False, marks=pytest.mark.nightly), True]
+)
 def test_a_step_without_gradient_shows_the_decay(is_repeated):
   # A loss without weight has no gradient, so that a step is the decay alone.
   config = published_configs.GPT2 | dict(
@@ -119,6 +129,18 @@ class Former(Small):
     return task_p
 
 
+def test_states_have_the_leaves_of_the_decay_of_all_variables():
+  spec = jax.eval_shape(tiny_training.batch)
+  former, state = (
+    partitioning.partition_task(
+      experiment().task(), spec, devices=jax.devices()[:1]
+    ).state_metadata
+    for experiment in (Former, Small)
+  )
+  assert paths.flatten(former) == paths.flatten(state)
+
+
+@pytest.mark.nightly
 def test_checkpoints_of_the_decay_of_all_variables_continue(tmp_path):
   path = str(tmp_path / 'tokens.bin')
   np.random.default_rng(0).integers(0, 256, 400).astype('u2').tofile(path)
