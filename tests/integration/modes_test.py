@@ -16,6 +16,7 @@ from pax.checkpoints.checkpoint_reader import CheckpointReader
 from pax.files import tf_records
 from tests.integration import binary
 from tests.pax import tiny
+from tests.testing import nightly
 
 # So that a metric is certain.
 QUIET = '--set=NOISE=0'
@@ -102,9 +103,7 @@ def test_each_job_evaluates_a_checkpoint_once(job):
   assert not list((job / '_internal_artifacts').iterdir())
 
 
-@pytest.mark.parametrize(
-  'mesh', ['[1,2,2]', pytest.param('None', marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize('mesh', ['[1,2,2]', *nightly.cases('None')])
 def test_a_checkpoint_of_int8_is_evaluated(job, tmp_path, mesh):
   words = [QUIET, f'--set=ICI_MESH_SHAPE={mesh}', '--set=NUM_STEPS=10']
   source = [f'--restore_checkpoint_dir={job}', '--restore_checkpoint_step=10']
@@ -277,7 +276,7 @@ def _main(capfd, exp, job, *words):
   [
     ('TinySpmd', ['--set=ICI_MESH_SHAPE=[1,2,2]']),
     ('TinyPmap', ['--pmap_use_tensorstore']),
-    pytest.param('TinyPmap', [], marks=pytest.mark.nightly),
+    *nightly.cases(('TinyPmap', [])),
   ],
 )
 def test_many_devices(tmp_path, capfd, exp, words):

@@ -14,7 +14,7 @@ import pytest
 from pax.files import tf_records
 from pax.runner import peer_connections
 from tests.integration import binary
-from tests.testing import polling
+from tests.testing import nightly, polling
 
 STEPS = 40
 MESH = '--set=ICI_MESH_SHAPE=[1,4,1]'
@@ -195,9 +195,7 @@ def test_processes_with_different_constants_do_not_train(tmp_path):
   assert not (tmp_path / 'checkpoints').exists()
 
 
-@pytest.mark.parametrize(
-  'killed', [0, pytest.param(1, marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize('killed', [0, *nightly.cases(1)])
 def test_the_death_of_one_ends_the_other(tmp_path, killed):
   words = [MESH, '--set=BATCH_SIZE=4', f'--set=NUM_STEPS={10**6}']
   processes = binary.start_processes(
@@ -226,9 +224,7 @@ def test_a_process_that_dies_at_the_start_ends_the_other(tmp_path):
   second.wait()
 
 
-@pytest.mark.parametrize(
-  'index', [0, pytest.param(1, marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize('index', [0, *nightly.cases(1)])
 def test_a_process_that_does_not_join_is_named(tmp_path, index):
   words = [MESH, '--initialization_timeout_secs=2']
   (started,) = binary.start_processes(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.integration import binary
+from tests.testing import nightly
 
 
 @pytest.fixture(scope='module')
@@ -33,13 +34,10 @@ def _mesh(exp, devices):
   ('exp', 'flag', 'newest'),
   [
     ('TinySpmd', '--pmap_use_tensorstore=False', 'checkpoint_00000020'),
-    pytest.param(
-      'TinyPmap',
-      '--pmap_use_tensorstore=False',
-      'checkpoint_20',
-      marks=pytest.mark.nightly,
-    ),
     ('TinyPmap', '--pmap_use_tensorstore=True', 'checkpoint_00000020'),
+    *nightly.cases(
+      ('TinyPmap', '--pmap_use_tensorstore=False', 'checkpoint_20')
+    ),
   ],
 )
 def test_ten_steps_and_ten_more_are_twenty_bit_by_bit(
@@ -59,9 +57,7 @@ def test_ten_steps_and_ten_more_are_twenty_bit_by_bit(
   ('exp', 'flag'),
   [
     ('TinySpmd', '--traceback'),
-    pytest.param(
-      'TinyPmap', '--pmap_use_tensorstore=True', marks=pytest.mark.nightly
-    ),
+    *nightly.cases(('TinyPmap', '--pmap_use_tensorstore=True')),
   ],
 )
 def test_goes_on_with_another_number_of_devices(tmp_path, exp, flag):

@@ -13,6 +13,7 @@ import pytest
 
 from pax import stop_signals
 from tests.integration import binary
+from tests.testing import nightly
 
 EXIT_PREEMPTED = 75  # As documented.
 
@@ -28,11 +29,7 @@ def straight(tmp_path_factory):
 
 @pytest.mark.parametrize(
   'number',
-  [
-    signal.SIGTERM,
-    pytest.param(signal.SIGINT, marks=pytest.mark.nightly),
-    pytest.param(signal.SIGHUP, marks=pytest.mark.nightly),
-  ],
+  [signal.SIGTERM, *nightly.cases(signal.SIGINT, signal.SIGHUP)],
 )
 def test_a_signal_saves_and_the_run_goes_on(tmp_path, straight, number):
   words = [
