@@ -13,6 +13,7 @@ import types
 import pytest
 
 from tests.docs import pages
+from tests.testing import nightly
 
 # Layers have tests of their own by day.
 _NIGHTLY_PAGES = ('layers.md',)
@@ -32,10 +33,9 @@ def test_blocks_are_in_languages_that_tests_run():
 
 @pytest.mark.parametrize(
   'page',
-  [
-    pytest.param(page, marks=[pytest.mark.nightly] * (page in _NIGHTLY_PAGES))
-    for page in sorted({b.page for b in pages.blocks('python')})
-  ],
+  nightly.marked(
+    sorted({b.page for b in pages.blocks('python')}), _NIGHTLY_PAGES
+  ),
 )
 def test_python_blocks_run(page, monkeypatch):
   # Dataclasses and the registry look for the module of a class.

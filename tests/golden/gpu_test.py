@@ -12,6 +12,7 @@ import pytest
 
 from pax.contrib.gpu.scripts_gpu import configs
 from tests.golden import experiment_texts
+from tests.testing import nightly
 
 
 def _gpt3(layers, model, vocab=50304, length=2048):
@@ -47,24 +48,18 @@ _FAMILY = experiment_texts.Family(
 )
 
 
-def _params(names):
-  """Returns parameters of a test; by day those whose layers are few."""
-  marks = lambda name: [pytest.mark.nightly] * (name in _NIGHTLY)
-  return [pytest.param(name, marks=marks(name)) for name in names]
-
-
 def test_these_are_all():
   assert experiment_texts.registered(configs) == set(_SIZES)
   assert configs.GPT175B is configs.Pile175B
   assert configs.GPT5B is configs.Pile5B
 
 
-@pytest.mark.parametrize('name', _params(_NAMES))
+@pytest.mark.parametrize('name', nightly.marked(_NAMES, _NIGHTLY))
 def test_resolves_to_the_golden_text(name):
   assert _FAMILY.made(name) == _FAMILY.accepted(name)
 
 
-@pytest.mark.parametrize('name', _params(_SIZES))
+@pytest.mark.parametrize('name', nightly.marked(_SIZES, _NIGHTLY))
 def test_size_is_the_published_one(name):
   found = experiment_texts.resolve(getattr(configs, name)).num_params
   assert found == _SIZES[name]

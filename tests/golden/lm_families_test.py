@@ -12,6 +12,7 @@ import pytest
 
 from pax.tasks.lm.params import c4, c4_multislice, optimal_scaling
 from tests.golden import experiment_texts
+from tests.testing import nightly
 
 
 def _size(layers, model, vocab=32000):
@@ -95,11 +96,11 @@ _TEXTS = {
 _of_each = pytest.mark.parametrize(
   ('module', 'name'),
   [
-    pytest.param(
-      module, name, marks=[pytest.mark.nightly] * (name in _NIGHTLY), id=name
-    )
+    case
     for module, sizes in _FAMILIES.items()
-    for name in sizes
+    for case in nightly.marked(
+      [(module, name) for name in sizes], [(c4, name) for name in _NIGHTLY]
+    )
   ],
 )
 

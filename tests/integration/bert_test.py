@@ -11,6 +11,7 @@ import pytest
 
 from tests.integration import binary
 from tests.pax.tasks.lm import bert_records
+from tests.testing import nightly
 
 LENGTH, VOCAB, STEPS = 16, 256, 60
 # The experiments as they are, made small.
@@ -52,7 +53,7 @@ def files(tmp_path_factory):
   [
     ('BertSpmdL4H128', {'MESH_SHAPE': [1, 2, 1]}, 6),
     # The mean over replicas.
-    pytest.param('BertAdamL4H128', {}, 3, marks=pytest.mark.nightly),
+    *nightly.cases(('BertAdamL4H128', {}, 3)),
   ],
 )
 def test_loss_falls_and_held_out_documents_are_evaluated(

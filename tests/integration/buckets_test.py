@@ -12,14 +12,14 @@ import pytest
 from pax.checkpoints import paths
 from pax.files import storage
 from tests.integration import binary
-from tests.testing import bucket_server, polling
+from tests.testing import bucket_server, nightly, polling
 
 job, proxy = bucket_server.job, bucket_server.proxy
 
 
 @pytest.mark.parametrize(
   'proxy',
-  ['s3', pytest.param('gs', marks=pytest.mark.nightly)],
+  ['s3', *nightly.cases('gs')],
   indirect=True,
 )
 def test_a_killed_job_continues_bit_for_bit(tmp_path, job, proxy):

@@ -14,6 +14,7 @@ import pytest
 from pax import partitioning
 from pax.programs import batch_shapes
 from pax.runner import job_setup, options
+from tests.testing import nightly
 
 NUM_STEPS = 3
 SMALL = (
@@ -73,9 +74,7 @@ def one_device(corpus):
   return losses
 
 
-@pytest.mark.parametrize(
-  'mesh', [pytest.param([1, 4, 1], marks=pytest.mark.nightly), [2, 2, 2]]
-)
+@pytest.mark.parametrize('mesh', [*nightly.cases([1, 4, 1]), [2, 2, 2]])
 def test_mesh(mesh, corpus, one_device):
   setting = f'ICI_MESH_SHAPE={mesh}'
   losses = _losses(corpus, 'TinyLmBytes', int(np.prod(mesh)), setting)

@@ -9,6 +9,7 @@ import math
 import pytest
 
 from tests.integration import binary
+from tests.testing import nightly
 
 EXIT_DIVERGED = 3  # As documented.
 
@@ -17,7 +18,7 @@ EXIT_DIVERGED = 3  # As documented.
   ('exp', 'devices'),
   [
     ('TinyDiverging', 1),
-    pytest.param('TinyDivergingPmap', 2, marks=pytest.mark.nightly),
+    *nightly.cases(('TinyDivergingPmap', 2)),
   ],
 )
 def test_a_run_that_diverges_ends_and_says_where(tmp_path, exp, devices):

@@ -12,7 +12,7 @@ import pytest
 
 from praxis import base_layer
 from tests.integration import parallelism
-from tests.testing import collectives
+from tests.testing import collectives, nightly
 
 _DIMS = 32
 Case = parallelism.Case
@@ -86,13 +86,7 @@ _NIGHTLY = (
 )
 
 
-@pytest.mark.parametrize(
-  'name',
-  [
-    pytest.param(name, marks=[pytest.mark.nightly] * (name in _NIGHTLY))
-    for name in _CASES
-  ],
-)
+@pytest.mark.parametrize('name', nightly.marked(_CASES, _NIGHTLY))
 def test_it_learns_what_one_device_does(name):
   parallelism.check(_CASES[name])
 

@@ -15,6 +15,7 @@ import yaml
 from pax.tools import commands
 from tests.integration import binary
 from tests.multiprocess import standins
+from tests.testing import nightly
 
 STEPS = 2
 
@@ -192,9 +193,7 @@ def pods(file, env):
       yield command, env | own
 
 
-@pytest.mark.parametrize(
-  'slices', [pytest.param(1, marks=pytest.mark.nightly), 2]
-)
+@pytest.mark.parametrize('slices', [*nightly.cases(1), 2])
 def test_jobset(tmp_path, found, recipe, single, slices):
   file = recipe(
     *('--print=jobset', '--image=example.com/pax:1', '--hosts=2'),

@@ -14,6 +14,7 @@ import pax
 from pax import exit_codes, main
 from pax.runner import console
 from pax.tools import catalog
+from tests.testing import nightly
 
 EXPERIMENT = """
 from pax import base_experiment, experiment_registry
@@ -55,10 +56,12 @@ def test_version(capsys):
   [
     (['--help'], ''),
     (['completion', 'bash'], '1'),
-    pytest.param(['--help'], '1', marks=pytest.mark.nightly),
-    pytest.param(['completion', 'bash'], '', marks=pytest.mark.nightly),
-    pytest.param(['list-experiments', '--help'], '', marks=pytest.mark.nightly),
-    pytest.param(['graph', '--help'], '1', marks=pytest.mark.nightly),
+    *nightly.cases(
+      (['--help'], '1'),
+      (['completion', 'bash'], ''),
+      (['list-experiments', '--help'], ''),
+      (['graph', '--help'], '1'),
+    ),
   ],
 )
 def test_a_reader_may_stop_early(words, unbuffered):

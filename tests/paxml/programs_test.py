@@ -17,6 +17,7 @@ from praxis import base_input
 from tests.integration import binary
 from tests.pax import tiny
 from tests.paxml import experiment_of_paxml
+from tests.testing import nightly
 
 _MODULE = 'tests.paxml.experiment_of_paxml'
 _MESHES = {'eight devices': [2, 2, 2], 'pmap': None}
@@ -66,7 +67,7 @@ def _records(path: pathlib.Path, split: str) -> dict[int, dict[str, float]]:
 
 @pytest.fixture(
   scope='module',
-  params=['eight devices', pytest.param('pmap', marks=pytest.mark.nightly)],
+  params=['eight devices', *nightly.cases('pmap')],
 )
 def default(request, tmp_path_factory):
   """(mesh, directory of a job of the default programs)."""

@@ -23,5 +23,10 @@ def cases(*values: Any) -> list[Any]:
 
 
 def except_for(by_day: Collection[Any], values: Iterable[Any]) -> list[Any]:
-  """Returns those of `by_day`, and the other `values` as nightly cases."""
-  return [*by_day, *cases(*(x for x in values if x not in by_day))]
+  """Returns all values, those that are not of `by_day` as nightly cases."""
+  return [x if x in by_day else cases(x)[0] for x in values]
+
+
+def marked(values: Iterable[Any], by_night: Collection[Any]) -> list[Any]:
+  """Returns all values, those of `by_night` as nightly cases."""
+  return [cases(x)[0] if x in by_night else x for x in values]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import errno
+import itertools
 import tempfile
 import uuid
 
@@ -18,7 +19,7 @@ import pytest
 from pax import checkpoints, train_states
 from pax.checkpoints import checkpoint_reader, paths, reading, state_restore
 from pax.files import storage
-from tests.testing import bucket_damage, saved_states, trees
+from tests.testing import bucket_damage, nightly, saved_states, trees
 from tests.testing.bucket_damage import checkpoint_names, create_checkpointer
 
 # A layout and a damage of each kind.
@@ -234,13 +235,10 @@ def test_only_the_leaves_that_are_read_are_downloaded(bucket, bytes_read):
 
 @pytest.mark.parametrize(
   ('layout', 'damage'),
-  [
-    (layout, damage)
-    if (layout, damage) in _DAMAGED_BY_DAY
-    else pytest.param(layout, damage, marks=pytest.mark.nightly)
-    for layout in bucket_damage.LAYOUTS
-    for damage in bucket_damage.DAMAGES
-  ],
+  nightly.except_for(
+    _DAMAGED_BY_DAY,
+    itertools.product(bucket_damage.LAYOUTS, bucket_damage.DAMAGES),
+  ),
 )
 def test_damage_of_any_object_is_found_and_survived(bucket, layout, damage):
   assert bucket_damage.check_damage(bucket, layout, damage)

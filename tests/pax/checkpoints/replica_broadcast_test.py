@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from pax.checkpoints import replica_broadcast
+from tests.testing import nightly
 
 
 def _mesh(*shape):
@@ -41,10 +42,7 @@ _DTYPES = (
   [
     *(((2, 2, 2), dtype) for dtype in _DTYPES),
     ((4, 2, 1), _DTYPES[0]),
-    *(
-      pytest.param((4, 2, 1), dtype, marks=pytest.mark.nightly)
-      for dtype in _DTYPES[1:]
-    ),
+    *nightly.cases(*(((4, 2, 1), dtype) for dtype in _DTYPES[1:])),
   ],
 )
 def test_all_bits_arrive(dtype, shape):

@@ -22,6 +22,7 @@ from pax.huggingface import (
 from pax.tasks.lm import low_rank_tasks
 from praxis import py_utils
 from tests.pax.huggingface import loaded_models, reference_models
+from tests.testing import nightly
 
 _RANK, _ALPHA = 2, 5.0
 _EXPERTS = {
@@ -142,9 +143,7 @@ def test_updates_are_read_as_written(name, tmp_path):
   _check_read_as_written(name, tmp_path)
 
 
-@pytest.mark.parametrize(
-  'name', ['phi3', pytest.param('qwen3', marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize('name', ['phi3', *nightly.cases('qwen3')])
 def test_updates_of_repeated_layers_are_read_as_written(name, tmp_path):
   _check_read_as_written(name, tmp_path, repeats_layers=True)
 
@@ -163,7 +162,7 @@ def _check_read_as_written(name, tmp_path, *, repeats_layers=False):
   'name, repeats_layers',
   [
     ('gpt2', False),
-    pytest.param('llama3', False, marks=pytest.mark.nightly),
+    *nightly.cases(('llama3', False)),
     ('phi3', True),
     ('t5', False),
   ],

@@ -18,6 +18,7 @@ from tests.pax.huggingface import (
   loaded_models,
   reference_models,
 )
+from tests.testing import nightly
 
 _FILE = 'model.safetensors'
 # Of DeepSeek-V3's README_WEIGHTS.md, but its transformer layer.
@@ -110,10 +111,12 @@ _REPEATED, _MTP = ('--repeated_layers',), ('--mtp',)
     ('deepseek_v3', _MTP, ()),
     ('glm4_moe', (), ()),
     ('glm4_moe', _MTP, _REPEATED),
-    pytest.param('deepseek_v3', (), (), marks=pytest.mark.nightly),
-    pytest.param('deepseek_v3', _MTP, _REPEATED, marks=pytest.mark.nightly),
-    pytest.param('glm4_moe', (), _REPEATED, marks=pytest.mark.nightly),
-    pytest.param('glm4_moe', _MTP, (), marks=pytest.mark.nightly),
+    *nightly.cases(
+      ('deepseek_v3', (), ()),
+      ('deepseek_v3', _MTP, _REPEATED),
+      ('glm4_moe', (), _REPEATED),
+      ('glm4_moe', _MTP, ()),
+    ),
   ],
 )
 def test_an_export_has_the_bytes_of_the_source(

@@ -20,11 +20,11 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import pytest
 import sentencepiece
 
 from pax.huggingface import families, safetensors
 from pax.inputs.tokens import tokenizers
+from tests.testing import nightly
 
 REFERENCES = pathlib.Path(__file__).parent / 'references.json'
 DTYPES = {
@@ -82,10 +82,7 @@ def names(by_day: Collection[str] | None = None) -> list[Any]:
   """
   models = load()
   by_day = {*models} - {*_BY_NIGHT} if by_day is None else by_day
-  return [
-    name if name in by_day else pytest.param(name, marks=pytest.mark.nightly)
-    for name in models
-  ]
+  return nightly.except_for(by_day, models)
 
 
 def input_ids(vocab_size: int) -> np.ndarray:

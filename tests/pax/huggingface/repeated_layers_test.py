@@ -12,6 +12,7 @@ from pax.checkpoints import reading
 from pax.checkpoints.checkpoint_reader import CheckpointReader
 from pax.huggingface import families, stacked_variables
 from tests.pax.huggingface import convert_command, reference_models
+from tests.testing import nightly
 
 
 @pytest.mark.parametrize(
@@ -23,15 +24,14 @@ from tests.pax.huggingface import convert_command, reference_models
     ('mixtral', 0, 1, [4]),
     ('deepseek_v3', 1, 1, [8]),
     ('qwen3_next', 0, 2, [6, 6]),
-    pytest.param('qwen3_5', 0, 2, [], marks=pytest.mark.nightly),
-    pytest.param('qwen3_5_moe', 0, 2, [6, 6], marks=pytest.mark.nightly),
+    *nightly.cases(('qwen3_5', 0, 2, []), ('qwen3_5_moe', 0, 2, [6, 6])),
     ('gpt_oss', 0, 2, [6, 6]),
-    pytest.param('olmo2', 0, 1, [], marks=pytest.mark.nightly),
+    *nightly.cases(('olmo2', 0, 1, [])),
     ('phi3', 0, 1, []),
     ('smollm3', 0, 2, []),
-    pytest.param('glm4', 0, 1, [], marks=pytest.mark.nightly),
+    *nightly.cases(('glm4', 0, 1, [])),
     ('glm4_moe', 1, 1, [8]),
-    pytest.param('granite', 0, 1, [], marks=pytest.mark.nightly),
+    *nightly.cases(('granite', 0, 1, [])),
   ],
 )
 def test_repeated_layers_are_stacked(

@@ -11,6 +11,7 @@ import pytest
 
 from pax.inputs import grain_input
 from pax.inputs.records import text_records
+from tests.testing import nightly
 
 grain = pytest.importorskip('grain')
 module = pytest.importorskip('array_record.python.array_record_module')
@@ -141,9 +142,7 @@ def test_an_epoch_of_evaluation_has_each_example_once_and_padding(path):
   assert weights == [24, 16]
 
 
-@pytest.mark.parametrize(
-  'num_workers', [0, pytest.param(1, marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize('num_workers', [0, *nightly.cases(1)])
 def test_the_state_continues_with_any_number_of_workers(path, num_workers):
   source = make(path, num_workers=num_workers)
   take(source, 3)

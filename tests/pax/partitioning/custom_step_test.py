@@ -19,6 +19,7 @@ from pax.steps import single_learner
 from praxis import base_input, base_layer
 from praxis.pytypes import NestedMap
 from tests.pax import tiny
+from tests.testing import nightly
 
 _KEY = jax.random.key(7)
 _MESHES = {
@@ -103,7 +104,7 @@ def _trained(name):
 
 @pytest.mark.parametrize(
   'name',
-  ['8', pytest.param('replica1', marks=pytest.mark.nightly), 'replica8'],
+  ['8', *nightly.cases('replica1'), 'replica8'],
 )
 def test_a_train_step_of_a_user(name):
   state, outputs = _trained(name)
@@ -149,9 +150,9 @@ def test_equals_the_own_train_step():
 @pytest.mark.parametrize(
   'name',
   [
-    pytest.param('1', marks=pytest.mark.nightly),
+    *nightly.cases('1'),
     '8',
-    pytest.param('replica1', marks=pytest.mark.nightly),
+    *nightly.cases('replica1'),
     'replica8',
   ],
 )

@@ -11,6 +11,7 @@ import pytest
 from pax import partitioning
 from pax.summaries import mfu
 from tests.pax import tiny
+from tests.testing import nightly
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def _step(mesh, num_devices):
 
 @pytest.mark.parametrize(
   ('mesh', 'num_devices'),
-  [pytest.param([1, 1, 1], 1, marks=pytest.mark.nightly), ([1, 2, 2], 4)],
+  [*nightly.cases(([1, 1, 1], 1)), ([1, 2, 2], 4)],
 )
 def test_a_step_without_jit(mesh, num_devices, disable_jit):
   compiled = _step(mesh, num_devices)

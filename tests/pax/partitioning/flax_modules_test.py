@@ -14,6 +14,7 @@ from pax import partitioning
 from praxis import base_layer, pax_fiddle
 from praxis.layers import flax_adapter, repeats
 from tests.pax import tiny
+from tests.testing import nightly
 
 _KEY = jax.random.key(0)
 _LAYERS = 2
@@ -155,7 +156,7 @@ def test_values_are_those_of_the_module(alone):
 @pytest.mark.parametrize(
   'mesh, num_devices',
   [
-    pytest.param([1, 2, 1], 2, marks=pytest.mark.nightly),
+    *nightly.cases(([1, 2, 1], 2)),
     ([2, 2, 2], 8),
     (None, 4),
   ],

@@ -11,6 +11,7 @@ import pytest
 from pax import partitioning
 from pax.partitioning import nonfinite
 from tests.pax import tiny
+from tests.testing import nightly
 
 
 def _locate(mesh, batch, change=lambda state: state):
@@ -37,8 +38,7 @@ def test_a_finite_step():
   'mesh',
   [
     None,
-    pytest.param([1, 2, 1], marks=pytest.mark.nightly),
-    pytest.param([1, 1, 2], marks=pytest.mark.nightly),
+    *nightly.cases([1, 2, 1], [1, 1, 2]),
   ],
 )
 def test_nan_in_the_batch(mesh):
@@ -65,9 +65,9 @@ def test_inf_in_a_variable():
 @pytest.mark.parametrize(
   'mesh',
   [
-    pytest.param(None, marks=pytest.mark.nightly),
+    *nightly.cases(None),
     [1, 2, 1],
-    pytest.param([1, 1, 2], marks=pytest.mark.nightly),
+    *nightly.cases([1, 1, 2]),
   ],
 )
 def test_overflow_of_a_layer(mesh):

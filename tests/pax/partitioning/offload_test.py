@@ -15,6 +15,7 @@ from pax.checkpoints.formats import host_arrays
 from pax.partitioning import memory, offload
 from praxis import optimizers, pax_fiddle, schedules
 from tests.pax import tiny
+from tests.testing import nightly
 
 _KEY = jax.random.key(7)
 
@@ -40,9 +41,7 @@ def _trained(mesh, *, offloaded, num_steps=2, ema_decay=0.0):
   return made, state, losses
 
 
-@pytest.mark.parametrize(
-  'mesh', [[1, 2, 2], pytest.param(None, marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize('mesh', [[1, 2, 2], *nightly.cases(None)])
 def test_steps_are_the_same(mesh):
   made, state, losses = _trained(mesh, offloaded=True)
   plain, wanted, wanted_losses = _trained(mesh, offloaded=False)
@@ -77,9 +76,7 @@ def test_a_checkpoint_holds_what_is_on_the_host():
     assert array.sharding.memory_kind == x.sharding.memory_kind
 
 
-@pytest.mark.parametrize(
-  'mesh', [pytest.param([1, 2, 2], marks=pytest.mark.nightly), None]
-)
+@pytest.mark.parametrize('mesh', [*nightly.cases([1, 2, 2]), None])
 def test_averages_of_variables_are_evaluated(mesh):
   losses = []
   for offloaded in (True, False):

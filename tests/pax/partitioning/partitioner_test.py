@@ -19,6 +19,7 @@ from praxis import base_layer, base_model, optimizers, pax_fiddle, schedules
 from praxis.layers import linears
 from praxis.pytypes import NestedMap
 from tests.pax import tiny
+from tests.testing import nightly
 
 _KEY = jax.random.key(7)
 _MESHES = {
@@ -91,8 +92,9 @@ class _TwoMatrices(base_model.BaseModel):
   [
     (('replica', 'data'), 'data'),
     (('data', 'replica'), 'replica'),
-    pytest.param(('replica', 'data'), 'replica', marks=pytest.mark.nightly),
-    pytest.param(('data', 'replica'), 'data', marks=pytest.mark.nightly),
+    *nightly.cases(
+      (('replica', 'data'), 'replica'), (('data', 'replica'), 'data')
+    ),
   ],
 )
 def test_rows_and_weights_share_an_axis(axis, rows):
@@ -143,10 +145,10 @@ def test_averaged_steps_have_variable_norms():
     '2',
     '4',
     '8',
-    pytest.param('replica1', marks=pytest.mark.nightly),
+    *nightly.cases('replica1'),
     'replica2',
     'replica4',
-    pytest.param('replica8', marks=pytest.mark.nightly),
+    *nightly.cases('replica8'),
   ],
 )
 def test_losses_are_those_of_one_device(name):
@@ -314,9 +316,7 @@ def test_rows_that_cannot_be_dealt_out():
     )
 
 
-@pytest.mark.parametrize(
-  'name', [pytest.param('replica2', marks=pytest.mark.nightly), '4']
-)
+@pytest.mark.parametrize('name', [*nightly.cases('replica2'), '4'])
 def test_leaves_that_are_loaded_are_not_sampled(name):
   mesh, num_devices = _MESHES[name]
   task_p = tiny.task(mesh)

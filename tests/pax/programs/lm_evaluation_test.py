@@ -15,6 +15,7 @@ from pax import partitioning
 from pax.programs.lm_evaluation import token_model
 from pax.tasks.lm.params import quickstart
 from praxis import base_layer, py_utils
+from tests.testing import nightly
 
 MAX_LENGTH = 80
 Continuation = token_model.Continuation
@@ -87,7 +88,7 @@ def log_probs(model: token_model.TokenModel, ids) -> np.ndarray:
 
 @pytest.fixture(
   scope='module',
-  params=[SmallLm, pytest.param(SmallLmPmap, marks=pytest.mark.nightly)],
+  params=[SmallLm, *nightly.cases(SmallLmPmap)],
 )
 def model(request):
   return create_model(request.param())

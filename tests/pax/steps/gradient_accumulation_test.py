@@ -14,6 +14,7 @@ from pax import base_metrics, learners, partitioning
 from praxis import optimizers, pax_fiddle, py_utils, schedules
 from praxis.nested_map import NestedMap
 from tests.pax import tiny
+from tests.testing import nightly
 
 _NAME = 'gradient_accumulation_steps'
 
@@ -70,9 +71,7 @@ _MESHES = {'one device': (1, 1, 1), 'four devices': (1, 2, 2), 'pmap': None}
     (4, 'one device'),
     (2, 'four devices'),
     (2, 'pmap'),
-    pytest.param(2, 'one device', marks=pytest.mark.nightly),
-    pytest.param(4, 'four devices', marks=pytest.mark.nightly),
-    pytest.param(4, 'pmap', marks=pytest.mark.nightly),
+    *nightly.cases((2, 'one device'), (4, 'four devices'), (4, 'pmap')),
   ],
 )
 def test_equals_the_step_on_the_whole_batch(mesh, num_microbatches):

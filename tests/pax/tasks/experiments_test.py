@@ -9,6 +9,7 @@ import jax
 import pytest
 
 from tests.pax.tasks import experiments
+from tests.testing import nightly
 
 _NAMES = experiments.names()
 # Reads the text of another one, which is tokenized.
@@ -20,13 +21,7 @@ def test_there_are_as_many_as_upstream_has():
   assert len(_NAMES) >= 108
 
 
-@pytest.mark.parametrize(
-  'name',
-  [
-    pytest.param(name, marks=pytest.mark.nightly) if name == _BY_NIGHT else name
-    for name in _NAMES
-  ],
-)
+@pytest.mark.parametrize('name', nightly.marked(_NAMES, [_BY_NIGHT]))
 def test_is_whole(name):
   with experiments.on_its_devices(name) as (experiment, task_p):
     task = task_p.set(name='task').Instantiate()

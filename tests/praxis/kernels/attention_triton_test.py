@@ -15,6 +15,7 @@ from praxis.kernels import attention
 from praxis.kernels import attention_reference as reference
 from praxis.kernels import attention_triton as triton
 from praxis.kernels.attention_reference import Spec
+from tests.testing import nightly
 
 _SPECS = [
   Spec(),
@@ -46,9 +47,7 @@ def _assert_close(got, want, tolerance):
   [
     # Lengths and head dimensions are padded, heads of keys shared.
     (_SPECS[0], (200, 4, 2, 24), jnp.float32, 2e-6),
-    pytest.param(
-      _SPECS[1], (256, 2, 1, 16), jnp.float32, 2e-6, marks=pytest.mark.nightly
-    ),
+    *nightly.cases((_SPECS[1], (256, 2, 1, 16), jnp.float32, 2e-6)),
     (_SPECS[2], (128, 1, 1, 256), jnp.bfloat16, 1e-2),
   ],
   ids=str,

@@ -16,6 +16,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from praxis.kernels import native
 from praxis.kernels import softmax_xent as softmax_xent_lib
+from tests.testing import nightly
 
 _TOKENS, _DIMS, _VOCAB = 512, 24, 104
 _WHOLE = PartitionSpec()
@@ -94,8 +95,7 @@ def mesh(request):
   [
     ('auto', True),
     ('reference', False),
-    pytest.param('auto', False, marks=pytest.mark.nightly),
-    pytest.param('reference', True, marks=pytest.mark.nightly),
+    *nightly.cases(('auto', False), ('reference', True)),
   ],
   indirect=['mesh'],
 )
@@ -135,9 +135,8 @@ def test_gradients_of_results_per_token_gather_no_tokens():
   [
     ('auto', PartitionSpec(None, 'data')),
     ('reference', _WHOLE),
-    pytest.param('auto', _WHOLE, marks=pytest.mark.nightly),
-    pytest.param(
-      'reference', PartitionSpec(None, 'data'), marks=pytest.mark.nightly
+    *nightly.cases(
+      ('auto', _WHOLE), ('reference', PartitionSpec(None, 'data'))
     ),
   ],
 )
@@ -251,7 +250,7 @@ _NEEDS_NATIVE = pytest.mark.skipif(
     pytest.param('native', True, marks=_NEEDS_NATIVE),
     ('reference', False),
     pytest.param('native', False, marks=[_NEEDS_NATIVE, pytest.mark.nightly]),
-    pytest.param('reference', True, marks=pytest.mark.nightly),
+    *nightly.cases(('reference', True)),
   ],
 )
 def test_sharded_classes_are_never_gathered(implementation, transposed):

@@ -18,6 +18,7 @@ from jax import test_util
 from praxis import py_utils
 from praxis.kernels import native
 from praxis.kernels import softmax_xent as softmax_xent_lib
+from tests.testing import nightly
 
 Options = softmax_xent_lib.Options
 
@@ -123,8 +124,7 @@ def _assert_close(got, want, tolerance, name):
   [
     ('float32', 'everything'),
     ('bfloat16', 'plain'),
-    pytest.param('float32', 'plain', marks=pytest.mark.nightly),
-    pytest.param('bfloat16', 'everything', marks=pytest.mark.nightly),
+    *nightly.cases(('float32', 'plain'), ('bfloat16', 'everything')),
   ],
 )
 def test_results_and_gradients(implementation, dtype, variant):
@@ -182,7 +182,7 @@ def test_forward_alone_equals_forward_with_gradient(implementation):
     pytest.param('native', 'everything', marks=_NEEDS_NATIVE),
     ('reference', 'plain'),
     pytest.param('native', 'plain', marks=[_NEEDS_NATIVE, pytest.mark.nightly]),
-    pytest.param('reference', 'everything', marks=pytest.mark.nightly),
+    *nightly.cases(('reference', 'everything')),
   ],
 )
 def test_check_grads_of_every_result(implementation, variant):
@@ -341,9 +341,7 @@ def test_the_gradient_allocates_one_chunk_of_logits():
 
 
 @_CHUNKED
-@pytest.mark.parametrize(
-  'variant', ['plain', pytest.param('everything', marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize('variant', ['plain', *nightly.cases('everything')])
 def test_jvp_and_second_derivatives(implementation, variant):
   pairs = zip(
     _derivatives(implementation, variant),

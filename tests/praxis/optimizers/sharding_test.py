@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from praxis import base_layer, optimizers
 from praxis.optimizers import muon, prefix_vectorization
 from tests.praxis.optimizers import problem
+from tests.testing import nightly
 
 vectorize = (
   prefix_vectorization.get_transformations_with_vectorized_repeat_prefix
@@ -97,7 +98,7 @@ def _place(tree, specs, mesh):
     optimizers.ShardedStaticAccumulator.config(
       optimizer_tpl=optimizers.Adam.config(), num_sub_batches=1
     ),
-    pytest.param(
+    *nightly.cases(
       optimizers.ShardedDistributedShampoo.config(
         mesh_axis_names=AXES,
         block_size=4,
@@ -107,8 +108,7 @@ def _place(tree, specs, mesh):
         preconditioning_compute_steps=1,
         tensor_split_dims_mapping=[1, -1, 2],
         tensor_split_dims_mapping_for_inverse_pth_root=['data', -1, -1],
-      ),
-      marks=pytest.mark.nightly,
+      )
     ),
     optimizers.OptaxOptimizer.config(grad_tx=sophia_like(0.1)),
   ],
@@ -121,9 +121,8 @@ def test_eight_devices_compute_what_one_does(config):
   'config',
   [
     optimizers.Muon.config(),
-    pytest.param(
-      optimizers.OptaxOptimizer.config(grad_tx=optax.contrib.muon(0.1)),
-      marks=pytest.mark.nightly,
+    *nightly.cases(
+      optimizers.OptaxOptimizer.config(grad_tx=optax.contrib.muon(0.1))
     ),
   ],
 )

@@ -21,6 +21,7 @@ from praxis import pax_fiddle, py_utils
 from praxis.pytypes import NestedMap
 from tests.docs import pages
 from tests.pax.summaries import event_files
+from tests.testing import nightly
 
 seqio = pytest.importorskip('seqio')
 tf = pytest.importorskip('tensorflow')
@@ -243,8 +244,7 @@ def merged(metrics):
   'num_hosts',
   [
     1,
-    pytest.param(2, marks=pytest.mark.nightly),
-    pytest.param(3, marks=pytest.mark.nightly),
+    *nightly.cases(2, 3),
   ],
 )
 def test_predictions(num_hosts, sums):
@@ -266,9 +266,7 @@ def test_predictions(num_hosts, sums):
   assert by_text['3'].seqio_postprocessed_predictions == 'odd'
 
 
-@pytest.mark.parametrize(
-  'num_hosts', [1, pytest.param(2, marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize('num_hosts', [1, *nightly.cases(2)])
 def test_scores(num_hosts):
   inputs = make_inputs(
     'sums', MetricType.SCORE, num_hosts, log_preprocessed_targets=True

@@ -22,6 +22,7 @@ from pax.inputs.seqio import (
 )
 from praxis import base_input, pax_fiddle, py_utils
 from praxis.base_input import data_fingerprints
+from tests.testing import nightly
 
 seqio = pytest.importorskip('seqio')
 tf = pytest.importorskip('tensorflow')
@@ -350,10 +351,9 @@ class TestStates:
   @pytest.mark.parametrize(
     ('pack', 'symbolic'),
     [
-      pytest.param(False, False, marks=pytest.mark.nightly),
+      *nightly.cases((False, False)),
       (True, True),
-      pytest.param(False, True, marks=pytest.mark.nightly),
-      pytest.param(True, False, marks=pytest.mark.nightly),
+      *nightly.cases((False, True), (True, False)),
     ],
   )
   def test_continues_from_any_state(self, pack, symbolic):
@@ -453,9 +453,7 @@ class TestStates:
     with pytest.raises(NotImplementedError, match='cannot be saved to a file'):
       source.save('/nowhere')
 
-  @pytest.mark.parametrize(
-    'pack', [pytest.param(False, marks=pytest.mark.nightly), True]
-  )
+  @pytest.mark.parametrize('pack', [*nightly.cases(False), True])
   def test_states_of_older_checkpoints(self, pack):
     settings = {**TRAINING, 'batch_size': 1, 'converter': {'pack': pack}}
     source, other = make(**settings), make(**settings)

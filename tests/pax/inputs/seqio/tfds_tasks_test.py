@@ -15,7 +15,7 @@ from pax.contrib.gpu.scripts_gpu import configs
 from pax.inputs.seqio import c4_tasks, pile_lambada_boolq_tasks
 from pax.inputs.seqio import tasks as seqio_tasks
 from pax.tasks.lm.params import c4
-from tests.testing import tfds_data
+from tests.testing import nightly, tfds_data
 
 seqio = pytest.importorskip('seqio')
 _LENGTH = 12
@@ -123,7 +123,7 @@ def test_boolq_asks_about_a_passage(model):
 
 @pytest.mark.parametrize(
   'cls',
-  [c4.C4SpmdAdam, pytest.param(configs.LLaMA7B, marks=pytest.mark.nightly)],
+  [c4.C4SpmdAdam, *nightly.cases(configs.LLaMA7B)],
 )
 def test_training_batches_are_those_of_the_specs_provider(cls, model, folder):
   constants = {

@@ -19,6 +19,7 @@ from pax.programs.stopping import preemption
 from praxis import optimizers, pax_fiddle, schedules
 from praxis.layers import models, transformers
 from praxis.nested_map import NestedMap
+from tests.testing import nightly
 
 _HERE = 'tests.pax.programs.rollouts.programs_test'
 _SEQ_LEN, _MAX_PROMPT_LEN = 12, 4
@@ -244,8 +245,7 @@ def _ranks(batch, logits):
 @pytest.mark.parametrize(
   ('temperature', 'options'),
   [
-    pytest.param(1e-6, {}, marks=pytest.mark.nightly),
-    pytest.param(1.0, {'top_k': 1}, marks=pytest.mark.nightly),
+    *nightly.cases((1e-6, {}), (1.0, {'top_k': 1})),
     (1.0, {'top_p': 1e-6}),
   ],
 )
@@ -254,9 +254,7 @@ def test_samples_are_greedy(tmp_path, temperature, options):
   assert not _ranks(batch, logits).any()
 
 
-@pytest.mark.parametrize(
-  'temperature', [pytest.param(1.0, marks=pytest.mark.nightly), 0.05]
-)
+@pytest.mark.parametrize('temperature', [*nightly.cases(1.0), 0.05])
 def test_samples_are_those_of_the_top_k(tmp_path, temperature):
   program, state, batch, logits = _sampled(tmp_path, temperature, top_k=3)
   ranks = _ranks(batch, logits)
@@ -333,9 +331,7 @@ def _recorded_batches(program, partitioner, monkeypatch):
   return batches
 
 
-@pytest.mark.parametrize(
-  'temperature', [pytest.param(1.0, marks=pytest.mark.nightly), 0.7]
-)
+@pytest.mark.parametrize('temperature', [*nightly.cases(1.0), 0.7])
 def test_a_rollout_is_learned_in_several_updates(
   tmp_path, monkeypatch, temperature
 ):

@@ -12,6 +12,7 @@ import pytest
 
 from pax import automl, jobs
 from pax.tasks.lm.params import quickstart
+from tests.testing import nightly
 
 
 class Small(quickstart.TinyLm):
@@ -52,9 +53,7 @@ def _write(path: pathlib.Path, seed: int, num_tokens: int) -> str:
   return str(path)
 
 
-@pytest.mark.parametrize(
-  'max_batches', [pytest.param(None, marks=pytest.mark.nightly), 1]
-)
+@pytest.mark.parametrize('max_batches', [*nightly.cases(None), 1])
 def test_each_set_is_evaluated_as_if_alone(tmp_path, max_batches):
   files = [_write(tmp_path / f'{i}.bin', i, 150 + 40 * i) for i in range(4)]
   train, web, code, more_code = files

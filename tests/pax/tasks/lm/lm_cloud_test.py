@@ -13,6 +13,7 @@ import pytest
 from pax import experiment_registry
 from pax.tasks.lm.params import lm_cloud
 from tests.pax.tasks.lm import tiny_cloud
+from tests.testing import nightly
 
 
 @pytest.fixture(scope='module')
@@ -29,7 +30,7 @@ def test_one_device_learns_and_talks_to_nobody(one_device):
 
 @pytest.mark.parametrize(
   ('mesh', 'num_devices'),
-  [([1, 2, 2], 4), pytest.param(None, 2, marks=pytest.mark.nightly)],
+  [([1, 2, 2], 4), *nightly.cases((None, 2))],
 )
 def test_losses_are_those_of_one_device(mesh, num_devices, one_device):
   losses, text = tiny_cloud.losses(mesh, num_devices)

@@ -279,8 +279,7 @@ def test_the_last_layer_has_its_own_settings():
 @pytest.mark.parametrize(
   'mesh_shape',
   [
-    pytest.param((1, 2, 1), marks=pytest.mark.nightly),
-    pytest.param((1, 1, 2), marks=pytest.mark.nightly),
+    *nightly.cases(((1, 2, 1),), ((1, 1, 2),)),
     (1, 2, 2),
   ],
 )

@@ -25,6 +25,7 @@ from praxis import py_utils
 from tests.integration import binary
 from tests.pax.huggingface import job_runs, loaded_models, reference_models
 from tests.pax.tasks.lm import tiny_training
+from tests.testing import nightly
 
 _WORDS = (
   '--set=LORA_RANK=3',
@@ -112,9 +113,7 @@ def _check_saved_once(job):
     assert reader.frozen_leaves == {x for x in variables if not _is_factor(x)}
 
 
-@pytest.mark.parametrize(
-  'use_dora', [False, pytest.param(True, marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize('use_dora', [False, *nightly.cases(True)])
 def test_updates_alone_learn_continue_and_are_exported(
   tmp_path, folder, use_dora, capfd
 ):
@@ -238,9 +237,9 @@ def test_a_job_continues_with_the_updates_of_another(
 @pytest.mark.parametrize(
   'setting',
   [
-    pytest.param('LORA_RANK=0', marks=pytest.mark.nightly),
+    *nightly.cases('LORA_RANK=0'),
     'LORA_RANK=2',
-    pytest.param('LORA_TARGET_LAYERS=mlp', marks=pytest.mark.nightly),
+    *nightly.cases('LORA_TARGET_LAYERS=mlp'),
   ],
 )
 def test_jobs_are_refused_without_the_same_updates(

@@ -13,6 +13,7 @@ from praxis import optimizers
 from praxis.layers import gpu_fast_attention, grouped_query_attention
 from praxis.layers.transformer_models import stack_configs
 from tests.pax.tasks.lm import tiny_training
+from tests.testing import nightly
 
 _TINY = {
   'NUM_LAYERS': 2,
@@ -65,8 +66,7 @@ def _layer(task_p):
 @pytest.mark.parametrize(
   'name',
   [
-    pytest.param('pipeline', marks=pytest.mark.nightly),
-    pytest.param('grouped heads', marks=pytest.mark.nightly),
+    *nightly.cases('pipeline', 'grouped heads'),
     'experts over devices',
   ],
 )

@@ -14,6 +14,7 @@ from praxis.layers import checkpoint_policy
 from praxis.pytypes import NestedMap
 from tests.pax.huggingface import reference_models
 from tests.pax.tasks.lm import tiny_training
+from tests.testing import nightly
 
 _EVERYTHING = checkpoint_policy.AutodiffCheckpointType.SAVE_EVERYTHING
 
@@ -48,9 +49,7 @@ def _saved(
   ('experiment', 'name'),
   [
     (huggingface.Qwen3, 'qwen3'),
-    pytest.param(
-      huggingface.Gemma4E2B, 'gemma4_e2b', marks=pytest.mark.nightly
-    ),
+    *nightly.cases((huggingface.Gemma4E2B, 'gemma4_e2b')),
     (huggingface.T5, 't5'),
   ],
 )

@@ -14,6 +14,7 @@ from pax.huggingface import families
 from pax.tasks.lm.params import huggingface, published_configs
 from praxis.optimizers import regularization
 from tests.pax.tasks.lm import tiny_training
+from tests.testing import nightly
 
 EXPERIMENTS = sorted(
   name
@@ -30,14 +31,8 @@ def _weights(experiment: type, **constants: object) -> dict[str, float]:
   return optimizer.decoupled_weight_decay
 
 
-@pytest.mark.parametrize(
-  'name',
-  [
-    # A larger DeepSeekV3.
-    pytest.param(name, marks=pytest.mark.nightly) if name == 'KimiK2' else name
-    for name in EXPERIMENTS
-  ],
-)
+# KimiK2 is a larger DeepSeekV3.
+@pytest.mark.parametrize('name', nightly.marked(EXPERIMENTS, ['KimiK2']))
 def test_vectors_and_biases_of_a_family_do_not_decay(name):
   experiment = getattr(huggingface, name)
   weights = _weights(experiment)
@@ -71,9 +66,7 @@ def test_no_decay_is_none():
   assert _weights(huggingface.Qwen3, WEIGHT_DECAY=0.0) is None
 
 
-@pytest.mark.parametrize(
-  'is_repeated', [pytest.param(False, marks=pytest.mark.nightly), True]
-)
+@pytest.mark.parametrize('is_repeated', [*nightly.cases(False), True])
 def test_a_step_without_gradient_shows_the_decay(is_repeated):
   # A loss without weight has no gradient, so that a step is the decay alone.
   config = published_configs.GPT2 | dict(
