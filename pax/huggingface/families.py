@@ -241,6 +241,7 @@ FAMILIES: Mapping[str, Family] = {
   ),
   'gpt_oss': Family(read=gpt_oss.read_gpt_oss),
   'granite': Family(read=granite.read_granite),
+  'granitemoehybrid': Family(read=granite.read_granite_hybrid),
   # The architecture of DeepSeek-V3.
   'kimi_k2': Family(read=deepseek.read_deepseek_v3),
   'llama': Family(read=llama.read_llama),

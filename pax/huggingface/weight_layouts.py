@@ -227,26 +227,30 @@ def gated_feed_forward(
 
 
 def fused_feed_forward(
-  source: str, target: str, model_dims: int, hidden_dims: int
+  inputs: str,
+  outputs: str,
+  target: str,
+  model_dims: int,
+  hidden_dims: int,
 ) -> Iterator[WeightLayout]:
   """Yields the layouts of the same, whose first two projections are one tensor.
 
   Args:
-    source: Name of the layer in the files, which has `gate_up_proj` and
-      `down_proj`, without biases.
+    inputs: Name of this projection in the files, without biases.
+    outputs: Name of the last one.
     target: Path of the layer.
     model_dims: Dimension of the model.
     hidden_dims: Hidden dimension.
   """
   for first, name in ((0, 'ffn_layer1_gate'), (hidden_dims, 'ffn_layer1')):
     yield transposed(
-      f'{source}.gate_up_proj.weight',
+      f'{inputs}.weight',
       f'{target}/{name}/linear/w',
       2 * hidden_dims,
       model_dims,
     ).take(slice(first, first + hidden_dims))
   yield transposed(
-    f'{source}.down_proj.weight',
+    f'{outputs}.weight',
     f'{target}/ffn_layer2/linear/w',
     model_dims,
     hidden_dims,

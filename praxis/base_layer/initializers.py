@@ -13,7 +13,12 @@ import jax.numpy as jnp
 from praxis import pax_fiddle
 from praxis.pytypes import JTensor, PRNGKey
 
-_OTHER_METHODS = ('constant', 'delta_orthogonal', 'log_of_uniform')
+_OTHER_METHODS = (
+  'constant',
+  'delta_orthogonal',
+  'inverse_softplus_of_log_uniform',
+  'log_of_uniform',
+)
 _TRUNCATE_AT = 2.0  # standard deviations
 
 
@@ -39,6 +44,14 @@ class WeightInit:
   def LogOfUniform(scale: float = 1.0) -> WeightInit:
     """The logarithm of a number that is uniform in [scale / 1000, scale)."""
     return WeightInit('log_of_uniform', scale)
+
+  @staticmethod
+  def InverseSoftplusOfLogUniform(scale: float = 1.0) -> WeightInit:
+    """The inverse softplus of a number in [scale / 100, scale).
+
+    Its logarithm is uniform.
+    """
+    return WeightInit('inverse_softplus_of_log_uniform', scale)
 
   @staticmethod
   def Constant(scale: float | int | bool = 1.0) -> WeightInit:
@@ -222,6 +235,10 @@ def sample(
   if init.method == 'log_of_uniform':
     bounds = init.scale / 1000, init.scale
     return jnp.log(jax.random.uniform(key, shape, dtype, *bounds))
+  if init.method == 'inverse_softplus_of_log_uniform':
+    bounds = math.log(init.scale / 100), math.log(init.scale)
+    number = jnp.exp(jax.random.uniform(key, shape, dtype, *bounds))
+    return jnp.log(jnp.expm1(number))
   if init.method == 'delta_orthogonal':
     return init.scale * _delta_orthogonal(key, shape, dtype)
   unit_sample, _ = _scaled_distribution(init)

@@ -47,6 +47,7 @@ _NAMES = {
     'Bias FeedForward Linear MLPBlock StackingOverTime project_last_dim'
   ),
   'losses': 'BiTemperedLoss',
+  'mamba2': 'Mamba2',
   'mobilenet': 'MobileNet',
   'models': (
     'BertModel ClassificationMLPModel ClassificationModel LanguageModel '

@@ -51,6 +51,8 @@ NAMES = (
   'glm4_moe',
   'glm4_moe_lite',
   'granite',
+  'granite_hybrid',
+  'granite_hybrid_moe',
   'minimax_m2',
   'seed_oss',
   'exaone4',

@@ -77,12 +77,18 @@ def test_mxfp4_has_the_values_of_transformers(tmp_path):
 # Names of the projections of an expert in files.
 _QWEN_EXPERTS = ('gate_proj', 'up_proj', 'down_proj')
 _MIXTRAL_EXPERTS = ('w1', 'w3', 'w2')
+# Names in files by those of parameters.
+_GRANITE_EXPERTS = {
+  '.router.weight': '.router.layer.weight',
+  '.experts.gate_up_proj': '.input_linear.weight',
+  '.experts.down_proj': '.output_linear.weight',
+}
 
 
 def _gradients(model, tensors):
   """Returns the gradients of a model, of experts by the names in its file."""
   gradients = {}
-  is_mixtral = any('.block_sparse_moe.' in tensor for tensor in tensors)
+  is_mixtral = any(tensor.endswith('.w1.weight') for tensor in tensors)
   gate_name, up_name, down_name = (
     _MIXTRAL_EXPERTS if is_mixtral else _QWEN_EXPERTS
   )
@@ -90,6 +96,9 @@ def _gradients(model, tensors):
     gradient = parameter.grad.numpy()
     if is_mixtral:
       name = name.replace('.mlp.', '.block_sparse_moe.')
+    for of_model, in_file in _GRANITE_EXPERTS.items():
+      if (renamed := name.replace(of_model, in_file)) in tensors:
+        name = renamed
     if name in tensors:
       gradients[name] = gradient
       continue
@@ -119,6 +128,8 @@ def _gradients(model, tensors):
       'glm4_moe',
       'glm4_moe_air',
       'granite',
+      'granite_hybrid',
+      'granite_hybrid_moe',
       'minimax_m2',
       'exaone4',
       'gemma4',

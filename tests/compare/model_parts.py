@@ -69,6 +69,18 @@ LATENTS = dict(
   moe_intermediate_size=20,
   first_k_dense_replace=1,
 )
+GRANITE_HYBRIDS = dict(
+  num_key_value_heads=2,
+  shared_intermediate_size=24,
+  mamba_n_heads=8,
+  mamba_d_state=6,
+  mamba_d_conv=3,
+  mamba_chunk_size=4,
+  attention_multiplier=0.4,
+  embedding_multiplier=3.0,
+  residual_multiplier=0.7,
+  logits_scaling=1.6,
+)
 DELTA_NETS = dict(
   linear_num_key_heads=2,
   linear_num_value_heads=4,

@@ -294,6 +294,17 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
       mlp_bias=True,
     ),
   ),
+  'granite_hybrid': (
+    'granitemoehybrid',
+    dict(
+      num_hidden_layers=3,
+      layer_types=['mamba', 'attention', 'mamba'],
+      num_local_experts=0,
+      mamba_n_groups=2,
+      tie_word_embeddings=True,
+      **model_parts.GRANITE_HYBRIDS,
+    ),
+  ),
   'gpt2': (
     'gpt2',
     dict(

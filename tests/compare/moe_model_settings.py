@@ -54,6 +54,17 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
       },
     ),
   ),
+  'granite_hybrid_moe': (
+    'granitemoehybrid',
+    dict(
+      layer_types=['attention', 'mamba'],
+      num_local_experts=4,
+      num_experts_per_tok=2,
+      position_embedding_type='rope',
+      mamba_conv_bias=False,
+      **{**model_parts.GRANITE_HYBRIDS, 'intermediate_size': 20},
+    ),
+  ),
   'minimax_m2': (
     'minimax_m2',
     dict(

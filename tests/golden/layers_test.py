@@ -72,6 +72,7 @@ quantization.searchable.SearchableQuantizedLayer
 quantization.sparsity.sparsifier.SparsityBaseLayer
 quantization.quantized_layer_mixin.QuantizedLayerMixin
 quantization.quantized_layer_mixin.SparseQuantizedLayerMixin
+recurrent_mixer.RecurrentMixer
 rnn_cell.BaseRnnCell
 test_layers.AddOneLayer
 test_layers.ProjectionLayer

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator
 from typing import ClassVar
 
 from pax.huggingface import weight_layouts
+from pax.huggingface.layers import merged_heads
 from pax.huggingface.layers.mixers import LayerTpl, Mixer
 from pax.huggingface.weight_layouts import WeightLayout
 from praxis import pax_fiddle
@@ -66,7 +66,9 @@ class DeltaNet(Mixer):
     """
     values = (self.num_value_heads, self.value_dim)
     yield from self._projections(source, target, model_dims)
-    yield from self._convolutions(source, target)
+    yield from merged_heads.convolutions(
+      f'{source}.conv1d', target, self._convolved_heads(), self.kernel_size
+    )
     for tensor, variable, size in (
       ('A_log', 'a_log', self.num_value_heads),
       ('dt_bias', 'dt_bias', self.num_value_heads),
@@ -92,24 +94,16 @@ class DeltaNet(Mixer):
     self, source: str, target: str, model_dims: int
   ) -> Iterator[WeightLayout]:
     """Yields the layouts of tensors whose heads follow each other."""
-    keys = (self.num_key_heads, self.key_dim)
     values = (self.num_value_heads, self.value_dim)
     for tensor, parts in (
-      ('in_proj_qkv', (('query', keys), ('key', keys), ('value', values))),
-      ('in_proj_z', (('output_gate', values),)),
-      ('in_proj_b', (('strength', values[:1]),)),
-      ('in_proj_a', (('decay', values[:1]),)),
+      ('in_proj_qkv', self._convolved_heads()),
+      ('in_proj_z', {'output_gate': values}),
+      ('in_proj_b', {'strength': values[:1]}),
+      ('in_proj_a', {'decay': values[:1]}),
     ):
-      total = sum(math.prod(heads) for _, heads in parts)
-      first = 0
-      for name, heads in parts:
-        end = first + math.prod(heads)
-        yield weight_layouts.transposed(
-          f'{source}.{tensor}.weight',
-          f'{target}/{name}/w',
-          *(total, model_dims),
-        ).take(slice(first, end), merged_shape=(model_dims, *heads))
-        first = end
+      yield from merged_heads.projections(
+        f'{source}.{tensor}', target, model_dims, parts
+      )
 
   def _grouped_projections(
     self, source: str, target: str, model_dims: int
@@ -148,25 +142,8 @@ class DeltaNet(Mixer):
         )
         first += size
 
-  def _convolutions(self, source: str, target: str) -> Iterator[WeightLayout]:
-    """Yields the layouts of one tensor; its last element is of no delay."""
+  def _convolved_heads(self) -> dict[str, tuple[int, int]]:
+    """Returns the numbers of heads and their dimensions, by projection."""
     keys = (self.num_key_heads, self.key_dim)
     values = (self.num_value_heads, self.value_dim)
-    parts = (('query', keys), ('key', keys), ('value', values))
-    total = sum(heads * dim for _, (heads, dim) in parts)
-    first = 0
-    for name, heads in parts:
-      end = first + heads[0] * heads[1]
-      for delay in range(self.kernel_size):
-        tap = self.kernel_size - 1 - delay
-        yield weight_layouts.same(
-          f'{source}.conv1d.weight',
-          f'{target}/{name}_conv/dconv_{delay}',
-          *(total, 1, self.kernel_size),
-        ).take(
-          slice(first, end),
-          slice(None),
-          slice(tap, tap + 1),
-          merged_shape=heads,
-        )
-      first = end
+    return {'query': keys, 'key': keys, 'value': values}

@@ -25,8 +25,9 @@ class GatedFeedForward:
   has_bias: bool = False
   # Name of the tensors in the transformer layer.
   tensors: str = 'mlp'
-  # Whether one tensor has the gates and what they multiply, without biases.
-  has_fused_gates: bool = False
+  # Names of the projections if one has the gates and what they multiply, both
+  # without biases: that one and that of outputs.
+  fused_tensors: tuple[str, str] | None = None
 
   def layer(self) -> LayerTpl:
     """Returns the Config of the layer, without its norm."""
@@ -47,11 +48,14 @@ class GatedFeedForward:
       target: Path of the layer.
       model_dims: Dimension of the model.
     """
-    paths = f'{source}.{self.tensors}', target
+    source = f'{source}.{self.tensors}'
     dims = model_dims, self.hidden_dims
-    if self.has_fused_gates:
-      yield from weight_layouts.fused_feed_forward(*paths, *dims)
-    else:
+    if self.fused_tensors is None:
       yield from weight_layouts.gated_feed_forward(
-        *paths, *dims, has_bias=self.has_bias
+        source, target, *dims, has_bias=self.has_bias
+      )
+    else:
+      inputs, outputs = self.fused_tensors
+      yield from weight_layouts.fused_feed_forward(
+        f'{source}.{inputs}', f'{source}.{outputs}', target, *dims
       )

@@ -29,8 +29,9 @@ class ExpertTensors:
   up: str
   down: str
   fused_outputs_first: bool = False
-  # Of the router, in the mixture.
+  # Of the router and of the experts, in the mixture.
   router: str = 'gate'
+  experts: str = 'experts'
   # Of the feed-forward layer of all tokens, and of the bias of the choice, in
   # the mixture; None where there is none.
   shared: str | None = None
@@ -64,13 +65,13 @@ class MixtureOfExperts:
   # Other fields of the layer.
   routing: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-  def set_layers(self, stack: LayerTpl, **feed_forward: LayerTpl) -> None:
+  def set_layers(self, stack: LayerTpl, **feed_forward: Any) -> None:
     """Sets the feed-forward layers of a stack.
 
     Args:
       stack: A StackedTransformer, changed in place.
       **feed_forward: Fields that mixtures share with other feed-forward layers:
-        activation_tpl and ln_tpl.
+        activation_tpl, ln_tpl and residual_weight.
     """
     moe = pax_fiddle.Config(
       self.layer_class,
@@ -124,12 +125,8 @@ class MixtureOfExperts:
         f'{source}.{names.choice_bias}', f'{bias}/choice_bias', self.num_experts
       )
     if names.shared is not None:
-      yield from weight_layouts.gated_feed_forward(
-        f'{source}.{names.shared}',
-        f'{target}/shared_experts',
-        model_dims,
-        self.shared_hidden_dims,
-        has_bias=self.shared_has_bias,
+      yield from self._shared_weights(
+        f'{source}.{names.shared}', f'{target}/shared_experts', model_dims
       )
     if names.shared_gate is not None:
       yield weight_layouts.transposed(
@@ -137,11 +134,23 @@ class MixtureOfExperts:
         f'{target}/shared_experts/output_gate/linear/w',
         *(1, model_dims),
       )
-    of_experts = f'{source}.experts', target, model_dims
+    of_experts = f'{source}.{names.experts}', target, model_dims
     if names.gate == names.up:
       yield from self._fused_weights(*of_experts)
     else:
       yield from self._expert_weights(*of_experts)
+
+  def _shared_weights(
+    self, source: str, target: str, model_dims: int
+  ) -> Iterator[WeightLayout]:
+    """Yields the layouts of the feed-forward layer of all tokens."""
+    return weight_layouts.gated_feed_forward(
+      source,
+      target,
+      model_dims,
+      self.shared_hidden_dims,
+      has_bias=self.shared_has_bias,
+    )
 
   def _fused_weights(
     self, source: str, target: str, model_dims: int

@@ -161,6 +161,7 @@ class RotaryDecoder:
         stack,
         activation_tpl=activation(self.feed_forward.activation),
         ln_tpl=self._norm(),
+        residual_weight=self.residual_scale,
       )
     windows = [mixer.window for mixer in self.mixers]
     if any(window is not None for window in windows):

@@ -302,3 +302,24 @@ def expert_layers(config: Json) -> tuple[int, ...]:
   return tuple(
     i for i in range(num_layers) if i not in dense and (i + 1) % step == 0
   )
+
+
+def check_layer_types(
+  kinds: Sequence[str], known: Sequence[str], num_layers: int
+) -> None:
+  """Checks `layer_types`.
+
+  Args:
+    kinds: Those of the layers.
+    known: All types.
+    num_layers: Number of layers.
+
+  Raises:
+    ValueError: There are other types, or not one for each layer.
+  """
+  if len(kinds) != num_layers or not {*kinds} <= {*known}:
+    raise ValueError(
+      f'layer_types in config.json must have one of {list(known)} for each of'
+      f' {num_layers} layers, got {list(kinds)}; use the file that'
+      ' save_pretrained writes'
+    )

@@ -31,7 +31,9 @@ def read_glm4(config: Json) -> RotaryDecoder:
   return config_settings.rotary_decoder(
     config,
     config_settings.of_all_layers(config, attention),
-    feed_forward=config_settings.feed_forward(config, has_fused_gates=True),
+    feed_forward=config_settings.feed_forward(
+      config, fused_tensors=('gate_up_proj', 'down_proj')
+    ),
     norms=layer_norms.GLM_4,
   )
 

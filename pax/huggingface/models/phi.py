@@ -31,5 +31,7 @@ def read_phi3(config: Json) -> RotaryDecoder:
   return config_settings.rotary_decoder(
     {'rms_norm_eps': 1e-5, **config},
     config_settings.of_all_layers(config, attention),
-    feed_forward=config_settings.feed_forward(config, has_fused_gates=True),
+    feed_forward=config_settings.feed_forward(
+      config, fused_tensors=('gate_up_proj', 'down_proj')
+    ),
   )

@@ -135,10 +135,5 @@ def _layer_types(config: Json) -> Sequence[str]:
   if kinds is None:
     interval = config_settings.size(config, 'full_attention_interval')
     kinds = [_KINDS[(i + 1) % interval == 0] for i in range(num_layers)]
-  if len(kinds) != num_layers or not set(kinds) <= set(_KINDS):
-    raise ValueError(
-      f'layer_types in config.json must have one of {list(_KINDS)} for each of'
-      f' {num_layers} layers, got {kinds}; use the file that save_pretrained'
-      ' writes'
-    )
+  config_settings.check_layer_types(kinds, _KINDS, num_layers)
   return kinds

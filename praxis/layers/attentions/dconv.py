@@ -16,7 +16,7 @@ class CausalDepthwiseConv1D(base_layer.BaseLayer):
   """A causal depthwise convolution over time.
 
   The output is the sum over i of the inputs i steps earlier times `dconv_i`,
-  elementwise; steps of other segments count as zero.
+  elementwise, and of `bias`; steps of other segments count as zero.
 
   References: Primer, https://arxiv.org/abs/2109.08668
   """
@@ -25,21 +25,28 @@ class CausalDepthwiseConv1D(base_layer.BaseLayer):
   kernel_size: int = 3
   # Size of the dimension or dimensions after time.
   hidden_dims: int | Sequence[int] = 0
+  # Whether the output has a bias.
+  use_bias: bool = False
 
   def setup(self) -> None:
     if self.kernel_size < 1:
       raise ValueError(f'kernel_size must be positive, got {self.kernel_size}')
     dims = self.hidden_dims
     shape = [dims] if isinstance(dims, int) else list(dims)
-    for i in range(self.kernel_size):
-      value = 0.5 if i == 0 else 0.5 / self.kernel_size
+    values = {
+      f'dconv_{i}': 0.5 if i == 0 else 0.5 / self.kernel_size
+      for i in range(self.kernel_size)
+    }
+    if self.use_bias:
+      values['bias'] = 0.0
+    for name, value in values.items():
       weight = base_layer.WeightHParams(
         shape=shape,
         init=base_layer.WeightInit.Constant(value),
         mesh_shape=self.mesh_shape,
         tensor_split_dims_mapping=self.weight_split_dims_mapping.wt,
       )
-      self.create_variable(f'dconv_{i}', weight)
+      self.create_variable(name, weight)
 
   def __call__(
     self,
@@ -62,7 +69,7 @@ class CausalDepthwiseConv1D(base_layer.BaseLayer):
         in_segment = _align(segment_pos >= i, axis, inputs.ndim)
         earlier = jnp.where(in_segment, earlier, jnp.zeros((), inputs.dtype))
       outputs += earlier * getattr(self.theta, f'dconv_{i}')
-    return outputs
+    return self._add_bias(outputs)
 
   def extend_step(
     self,
@@ -87,7 +94,10 @@ class CausalDepthwiseConv1D(base_layer.BaseLayer):
       in_segment = segment_pos.reshape(-1, *[1] * (earlier.ndim - 1)) >= i
       earlier = jnp.where(in_segment, earlier, jnp.zeros((), inputs.dtype))
       outputs += earlier * getattr(self.theta, f'dconv_{i}')
-    return outputs
+    return self._add_bias(outputs)
+
+  def _add_bias(self, outputs: Float[Array, '...']) -> Float[Array, '...']:
+    return outputs + self.theta.bias if self.use_bias else outputs
 
 
 def shift_1d(

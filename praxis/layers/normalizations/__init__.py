@@ -12,6 +12,9 @@ from praxis.layers.normalizations.layer_norm import LayerNorm as LayerNorm
 from praxis.layers.normalizations.moments import (
   compute_moments as compute_moments,
 )
+from praxis.layers.normalizations.rms_norm import (
+  GroupedRmsNorm as GroupedRmsNorm,
+)
 from praxis.layers.normalizations.rms_norm import RmsNorm as RmsNorm
 from praxis.layers.normalizations.rms_norm import (
   RmsNormNoScale as RmsNormNoScale,

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+from typing_extensions import override
 
 from praxis.layers.normalizations.base import BaseNormalization
 
@@ -36,11 +37,37 @@ class RmsNorm(BaseNormalization):
     x = inputs
     if self.intermediate_dtype is not None:
       x = x.astype(self.intermediate_dtype)
-    mean_square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
-    normed = x * jax.lax.rsqrt(mean_square + self.epsilon)
-    normed = normed.astype(self.fprop_dtype)
+    normed = self._normed(x).astype(self.fprop_dtype)
     scale = self.theta.scale
     return normed * (scale if self.direct_scale else 1 + scale)
+
+  def _normed(self, x: Float[Array, '*B D']) -> Float[Array, '*B D']:
+    """Returns the inputs over the root mean square of their last dimension."""
+    mean_square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
+    return x * jax.lax.rsqrt(mean_square + self.epsilon)
+
+
+class GroupedRmsNorm(RmsNorm):
+  """Divides each of equal parts of the last dimension by its root mean square.
+
+  The scale is of the whole dimension.
+  """
+
+  # Number of parts.
+  num_groups: int = 1
+
+  def setup(self) -> None:
+    super().setup()
+    if self.num_groups < 1 or self.dim % self.num_groups:
+      raise ValueError(
+        f'num_groups of {type(self).__name__} {self.name!r} must divide'
+        f' dim={self.dim}, got {self.num_groups}'
+      )
+
+  @override
+  def _normed(self, x: Float[Array, '*B D']) -> Float[Array, '*B D']:
+    groups = x.reshape(*x.shape[:-1], self.num_groups, -1)
+    return super()._normed(groups).reshape(x.shape)
 
 
 class RmsNormNoScale(BaseNormalization):

@@ -9,6 +9,7 @@ from praxis.layers import (
   conformers,
   gated_delta_net,
   low_rank_adaptation,
+  mamba2,
   ssm,
   ssm_transformers,
   transformers,
@@ -35,6 +36,17 @@ def _sharded(cfg):
 def _gated_delta_net():
   cfg = gated_delta_net.GatedDeltaNet.config(
     num_key_heads=1, key_head_dim=3, conv_kernel_size=2
+  )
+  cfg.weight_split_dims_mapping.proj = ['data', 'mdl', None]
+  cfg.weight_split_dims_mapping.dconv = ['mdl', None]
+  return transformers.Transformer.config(
+    input_dims=8, hidden_dims=16, num_heads=2, tr_atten_tpl=cfg
+  )
+
+
+def _mamba2():
+  cfg = mamba2.Mamba2.config(
+    num_key_heads=2, key_head_dim=3, conv_kernel_size=2
   )
   cfg.weight_split_dims_mapping.proj = ['data', 'mdl', None]
   cfg.weight_split_dims_mapping.dconv = ['mdl', None]
@@ -74,6 +86,7 @@ CASES = {
     _PAD,
   ),
   'GatedDeltaNet': case(_gated_delta_net(), _X, _PAD, _MASK),
+  'Mamba2': case(_mamba2(), _X, _PAD, _MASK),
   'SSM': case(ssm.SSM.config(**_SSM), _X),
   'S5': case(_sharded(ssm.S5.config(**_SSM)), _X),
   'SSMTransformer': case(

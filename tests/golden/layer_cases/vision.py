@@ -76,6 +76,9 @@ CASES = {
   ),
   'LayerNorm': case(normalizations.LayerNorm.config(dim=4), f32(2, 3, 4)),
   'RmsNorm': case(normalizations.RmsNorm.config(dim=4), f32(2, 3, 4)),
+  'GroupedRmsNorm': case(
+    normalizations.GroupedRmsNorm.config(dim=4, num_groups=2), f32(2, 3, 4)
+  ),
   'RmsNormNoScale': case(
     normalizations.RmsNormNoScale.config(dim=4), f32(2, 3, 4)
   ),

@@ -57,6 +57,14 @@ def test_logarithm_of_a_uniform_number():
   np.testing.assert_allclose(sample.std(), 15.984 / 12**0.5, rtol=0.02)
 
 
+def test_inverse_softplus_of_a_log_uniform_number():
+  sample = draw(WeightInit.InverseSoftplusOfLogUniform(0.1))
+  logarithm = np.log10(np.log1p(np.exp(sample)))
+  assert -3.001 <= logarithm.min() and logarithm.max() <= -0.999
+  np.testing.assert_allclose(logarithm.mean(), -2, rtol=0.02)
+  np.testing.assert_allclose(logarithm.std(), 2 / 12**0.5, rtol=0.02)
+
+
 @pytest.mark.parametrize(
   ('init', 'bound'),
   [

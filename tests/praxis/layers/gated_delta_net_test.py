@@ -16,16 +16,13 @@ from praxis.layers import attentions, gated_delta_net, transformers
 from praxis.layers.attentions import segments
 from praxis.layers.ssm import gated_delta_rule
 from praxis.layers.transformer_models import stack_configs
+from tests.praxis.layers import recurrent_layers as layers
 from tests.praxis.layers import running
 from tests.praxis.layers.models import decoding
 from tests.testing import nightly
 
-_B, _T, _D = 2, 11, 8
+_B, _T, _D = layers.BATCH, layers.LENGTH, layers.DIM
 _KEY_HEADS, _VALUE_HEADS, _H, _V, _KERNEL = 2, 4, 3, 5, 4
-_CACHE = [base_layer.DECODE_CACHE]
-_SEGMENTS = jnp.array(
-  [[1, 1, 1, 2, 3, 3, 3, 3, 3, 3, 3], [1, 1, 1, 1, 1, 1, 2, 2, 0, 0, 0]]
-)
 _POSITIONS = jnp.array(
   [[0, 1, 2, 0, 0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 3, 4, 5, 0, 1, 0, 1, 2]]
 )
@@ -44,33 +41,9 @@ def _config(**kwargs):
   return gated_delta_net.GatedDeltaNet.config(**fields)
 
 
-class _Built:
-  """A layer with variables, and programs that tests share."""
-
-  def __init__(self, **kwargs):
-    x = running.normal(_B, _T, _D)
-    mask = attentions.causal_mask(x)
-    self.layer, self.variables = running.build(_config(**kwargs), x, x, x, mask)
-    self.run = running.compiled(self.layer, method=_call, mutable=_CACHE)
-    self.step = running.compiled(self.layer, method=_step, mutable=_CACHE)
-
-  def __call__(self, x, mask=None, pos=None):
-    """Returns the outputs, and the cache."""
-    mask = attentions.causal_mask(x) if mask is None else mask
-    return self.run(self.variables, x, mask, pos)
-
-
 @functools.cache
 def _build(**kwargs):
-  return _Built(**kwargs)
-
-
-def _call(layer, x, mask, pos=None):
-  return layer(x, x, x, mask, pos, pos)[0]
-
-
-def _step(layer, x, time_step, pos):
-  return layer.extend_step(x, time_step=time_step, segment_pos=pos)
+  return layers.BuiltLayer(_config(**kwargs))
 
 
 def _delta_rule_by_hand(query, key, value, log_decay, strength, is_start):
@@ -90,26 +63,13 @@ def _delta_rule_by_hand(query, key, value, log_decay, strength, is_start):
   return out
 
 
-def _convolution_by_hand(x, taps, is_start):
-  """The weighted sum of a step and those before it in its segment."""
-  out = np.zeros(x.shape)
-  for b, t in np.ndindex(*x.shape[:2]):
-    for i in range(_KERNEL):
-      if i > t or is_start[b, t - i + 1 : t + 1].any():
-        break
-      out[b, t] += taps[f'dconv_{i}'] * x[b, t - i]
-  return out
-
-
-def _silu(x):
-  return x / (1 + np.exp(-x))
-
-
 def _layer_by_hand(params, x, is_start):
   p = jax.tree.map(lambda a: np.asarray(a, np.float64), params)
   heads = lambda name: np.einsum('btd,dnh->btnh', x, p[name]['w'])
   query, key, value = (
-    _silu(_convolution_by_hand(heads(name), p[f'{name}_conv'], is_start))
+    layers.silu(
+      layers.convolution_by_hand(heads(name), p[f'{name}_conv'], is_start)
+    )
     for name in ('query', 'key', 'value')
   )
   unit = lambda y: y / np.sqrt(np.sum(y**2, -1, keepdims=True) + 1e-6)
@@ -124,21 +84,17 @@ def _layer_by_hand(params, x, is_start):
     is_start,
   )
   out /= np.sqrt(np.mean(out**2, -1, keepdims=True) + 1e-6)
-  out *= p['norm']['scale'] * _silu(heads('output_gate'))
+  out *= p['norm']['scale'] * layers.silu(heads('output_gate'))
   return np.einsum('btnv,dnv->btd', out, p['post']['w'])
-
-
-def _first_steps(batch=_B):
-  return np.arange(_T)[np.newaxis].repeat(batch, 0) == 0
 
 
 @pytest.mark.parametrize('chunk_size', [4, 64, *nightly.cases(1, 11)])
 def test_layer(chunk_size):
-  x = running.normal(_B, _T, _D)
+  x = layers.inputs()
   built = _build(chunk_size=chunk_size)
   out, _ = built(x)
   want = _layer_by_hand(
-    built.variables['params'], np.asarray(x), _first_steps()
+    built.variables['params'], np.asarray(x), layers.first_steps()
   )
   np.testing.assert_allclose(out, want, atol=2e-5)
 
@@ -146,16 +102,16 @@ def test_layer(chunk_size):
 def _mask(kind):
   if kind == 'segments':
     dtype = np.dtype('float32')
-    return segments.SegmentMask(_SEGMENTS, is_causal=True, dtype=dtype)
-  return attentions.causal_segment_mask(_SEGMENTS)
+    return segments.SegmentMask(layers.SEGMENTS, is_causal=True, dtype=dtype)
+  return attentions.causal_segment_mask(layers.SEGMENTS)
 
 
 @pytest.mark.parametrize('kind', ['segments', 'array'])
 def test_segments_are_apart(kind):
-  x = running.normal(_B, _T, _D)
+  x = layers.inputs()
   built = _build()
   out, _ = built(x, _mask(kind), _POSITIONS)
-  is_start = np.diff(np.asarray(_SEGMENTS), axis=1, prepend=-1) != 0
+  is_start = layers.starts_of_segments()
   want = _layer_by_hand(built.variables['params'], np.asarray(x), is_start)
   np.testing.assert_allclose(out, want, atol=2e-5)
   # A segment alone has the same outputs.
@@ -164,7 +120,7 @@ def test_segments_are_apart(kind):
 
 
 def test_padded_steps_start_segments():
-  x = running.normal(1, _T, _D)
+  x = layers.inputs(1)
   built = _build()
   paddings = (jnp.arange(_T) < 4).astype(jnp.float32)[jnp.newaxis]
   mask = attentions.merge_masks(
@@ -190,11 +146,18 @@ def _steps(batch=1, length=9, heads=2, dim=3, seed=0):
   )
 
 
+def _delta_steps(arrays):
+  names = 'query', 'key', 'value', 'log_decay', 'strength', 'is_start'
+  arrays = map(jnp.asarray, arrays)
+  return gated_delta_rule.Steps(**dict(zip(names, arrays, strict=True)))
+
+
 def _chunked(steps, state=None, chunk_size=4):
-  steps = gated_delta_rule.Steps(*steps)
+  if not isinstance(steps, gated_delta_rule.Steps):
+    steps = _delta_steps(steps)
   if state is None:
-    state = gated_delta_rule.zero_state(steps)
-  return gated_delta_rule.chunked(steps, state, chunk_size)
+    state = steps.zero_state()
+  return steps.chunked(state, chunk_size)
 
 
 _compiled = running.jit(_chunked, static_argnames='chunk_size')
@@ -205,9 +168,9 @@ def test_chunks_are_the_recurrence(length):
   steps = _steps(length=length)
   out, state = _compiled(tuple(map(jnp.asarray, steps)))
   np.testing.assert_allclose(out, _delta_rule_by_hand(*steps), atol=1e-5)
-  steps = gated_delta_rule.Steps(*map(jnp.asarray, steps))
-  by_steps, before, update = running.jit(gated_delta_rule.recurrent)(
-    steps, jnp.ones_like(state), gated_delta_rule.no_update(steps)
+  steps = _delta_steps(steps)
+  by_steps, before, update = running.jit(gated_delta_rule.Steps.recurrent)(
+    steps, jnp.ones_like(state), steps.no_update()
   )
   first = int(np.argmax(np.append(steps.is_start[0], True)))
   np.testing.assert_allclose(by_steps[:, first:], out[:, first:], atol=1e-5)
@@ -216,8 +179,7 @@ def test_chunks_are_the_recurrence(length):
 
 
 def test_chunks_continue_a_state():
-  steps = gated_delta_rule.Steps(*map(jnp.asarray, _steps(length=10)))
-  steps = steps._replace(is_start=jnp.zeros((1, 10), bool))
+  steps = _delta_steps([*_steps(length=10)[:5], np.zeros((1, 10), bool)])
   whole, last = _compiled(steps)
   _, state = _compiled(steps.span(0, 3))
   rest, state = _compiled(steps.span(3), state)
@@ -281,7 +243,7 @@ def test_gradients_are_those_of_the_recurrence():
   [(1, True), (3, False), *nightly.cases((1, False), (3, True))],
 )
 def test_decode_steps_are_the_forward_pass(reads_again, num_steps):
-  x = running.normal(_B, _T, _D)
+  x = layers.inputs()
   built = _build()
   want, _ = built(x)
   prompt = x[:, :5]
@@ -300,7 +262,7 @@ def test_decode_steps_are_the_forward_pass(reads_again, num_steps):
 
 
 def test_prompts_after_padding_decode_as_alone():
-  x = running.normal(_B, _T, _D)
+  x = layers.inputs()
   built = _build()
   lengths = np.array([5, 2])
   ids = jnp.asarray(np.arange(5) >= 5 - lengths[:, np.newaxis], jnp.int32)
@@ -319,7 +281,7 @@ def test_prompts_after_padding_decode_as_alone():
 
 
 def test_an_empty_prompt_starts_from_zero():
-  x = running.normal(_B, _T, _D)
+  x = layers.inputs()
   built = _build()
   want, cache = built(x)
   for pos in (-1, 0, 1):
@@ -333,15 +295,19 @@ def test_an_empty_prompt_starts_from_zero():
 
 
 def test_samples_copy_the_state():
-  x = running.normal(_B, _T, _D)
+  x = layers.inputs()
   built = _build()
   layer, variables = built.layer, built.variables
   _, cache = built(x[:, :5])
   rows = jnp.repeat(x[:, 5], 3, axis=0)
   with pytest.raises(ValueError, match='must have 2 rows as the .* got 6'):
-    layer.apply({**variables, **cache}, rows, 5, None, method=_step)
+    layer.apply({**variables, **cache}, rows, 5, None, method=layers.step)
   _, copied = layer.apply(
-    {**variables, **cache}, 3, 4, method='lazy_broadcast_prefix', mutable=_CACHE
+    {**variables, **cache},
+    3,
+    4,
+    method='lazy_broadcast_prefix',
+    mutable=layers.CACHE,
   )
   out, _ = built.step({**variables, **copied}, rows, 5, None)
   want, _ = built.step({**variables, **cache}, x[:, 5], 5, None)
@@ -349,7 +315,7 @@ def test_samples_copy_the_state():
 
 
 def test_decays_are_computed_in_float32():
-  x = running.normal(_B, _T, _D)
+  x = layers.inputs()
   built = _build(fprop_dtype=jnp.bfloat16)
   # As in training, without a cache.
   out = running.run(
@@ -357,17 +323,17 @@ def test_decays_are_computed_in_float32():
     built.variables,
     x.astype(jnp.bfloat16),
     attentions.causal_mask(x),
-    method=_call,
+    method=layers.call,
   )
   want = _layer_by_hand(
-    built.variables['params'], np.asarray(x), _first_steps()
+    built.variables['params'], np.asarray(x), layers.first_steps()
   )
   assert out.dtype == jnp.bfloat16
   np.testing.assert_allclose(out, want, atol=0.03 * np.abs(want).max())
 
 
 def test_variables_and_their_sharding():
-  x = running.normal(_B, _T, _D)
+  x = layers.inputs()
   config = _config(ici_mesh_shape=[1, 1], mesh_axis_names=['data', 'mdl'])
   config.weight_split_dims_mapping.proj = ['data', 'mdl', None]
   config.weight_split_dims_mapping.dconv = ['mdl', None]
@@ -437,7 +403,7 @@ def test_wrong_fields(fields, message):
 
 
 def test_wrong_calls():
-  x = running.normal(_B, _T, _D)
+  x = layers.inputs()
   layer, variables = _build().layer, _build().variables
   mask = attentions.causal_mask(x)
   with pytest.raises(ValueError, match='must be the same array'):
@@ -446,7 +412,7 @@ def test_wrong_calls():
     layer.apply(
       variables,
       *(x, x, x),
-      segments.SegmentMask(_SEGMENTS, False, np.dtype('float32')),
+      segments.SegmentMask(layers.SEGMENTS, False, np.dtype('float32')),
     )
   with pytest.raises(ValueError, match='flat beam search; use'):
     layer.apply(
@@ -468,16 +434,16 @@ def test_in_a_stack_with_attention():
       pax_fiddle.Config(transformers.Transformer),
     ],
   )
-  x, paddings = running.normal(_B, _T, _D), jnp.zeros((_B, _T))
+  x, paddings = layers.inputs(), jnp.zeros((_B, _T))
   layer, variables = running.build(stack, x, paddings)
-  want, cache = running.run(layer, variables, x, paddings, mutable=_CACHE)
+  want, cache = running.run(layer, variables, x, paddings, mutable=layers.CACHE)
   step = running.compiled(
     layer,
     method=lambda layer, x, t: layer.extend_step(x, time_step=t),
-    mutable=_CACHE,
+    mutable=layers.CACHE,
   )
   _, cache = running.run(
-    layer, variables, x[:, :4], paddings[:, :4], mutable=_CACHE
+    layer, variables, x[:, :4], paddings[:, :4], mutable=layers.CACHE
   )
   grow = lambda x, _, time_dim: (
     x if time_dim < 0 else jnp.pad(x, [(0, 0), (0, _T - 4), (0, 0), (0, 0)])
@@ -486,7 +452,7 @@ def test_in_a_stack_with_attention():
     layer,
     {**variables, **cache},
     method=lambda layer: layer.transform_decode_state(grow),
-    mutable=_CACHE,
+    mutable=layers.CACHE,
   )
   for t in range(3, _T):
     out, cache = step({**variables, **cache}, x[:, t], t)

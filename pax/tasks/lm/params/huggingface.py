@@ -277,6 +277,22 @@ class Granite(fine_tuning.HuggingFaceLm):
 
 
 @experiment_registry.register
+class Granite4(fine_tuning.HuggingFaceLm):
+  """Granite 4.0 H Micro, 3.2B, with Mamba-2 in most layers."""
+
+  USE_REPEATED_LAYER = True
+  CONFIG = published_configs.GRANITE_4
+
+
+@experiment_registry.register
+class Granite4Moe(fine_tuning.HuggingFaceLm):
+  """Granite 4.0 H Tiny, 7B with 1B for a token, with Mamba-2 in most layers."""
+
+  USE_REPEATED_LAYER = True
+  CONFIG = published_moe_configs.GRANITE_4_MOE
+
+
+@experiment_registry.register
 class Gpt2(fine_tuning.HuggingFaceLm):
   """GPT-2 with 124M parameters."""
 

@@ -323,6 +323,32 @@ GRANITE: Json = {
   'bos_token_id': 0,
   'eos_token_id': 0,
 }
+# Granite 4.0 H Micro.
+GRANITE_4: Json = {
+  'model_type': 'granitemoehybrid',
+  'vocab_size': 100352,
+  'hidden_size': 2048,
+  'intermediate_size': 8192,
+  'shared_intermediate_size': 8192,
+  'num_hidden_layers': 40,
+  'layer_types': ['attention' if i % 10 == 5 else 'mamba' for i in range(40)],
+  'num_attention_heads': 32,
+  'num_key_value_heads': 8,
+  'position_embedding_type': 'nope',
+  'num_local_experts': 0,
+  'num_experts_per_tok': 0,
+  'mamba_n_heads': 64,
+  'mamba_d_head': 64,
+  'mamba_d_state': 128,
+  'rms_norm_eps': 1e-5,
+  'attention_multiplier': 0.015625,
+  'embedding_multiplier': 12.0,
+  'residual_multiplier': 0.22,
+  'logits_scaling': 8.0,
+  'tie_word_embeddings': True,
+  'bos_token_id': 100257,
+  'eos_token_id': 100257,
+}
 # GPT-2 with 124M parameters.
 GPT2: Json = {
   'model_type': 'gpt2',

@@ -306,6 +306,32 @@ MINIMAX_M2: Json = {
   'bos_token_id': 200019,
   'eos_token_id': 200020,
 }
+# Granite 4.0 H Tiny.
+GRANITE_4_MOE: Json = {
+  'model_type': 'granitemoehybrid',
+  'vocab_size': 100352,
+  'hidden_size': 1536,
+  'intermediate_size': 512,
+  'shared_intermediate_size': 1024,
+  'num_hidden_layers': 40,
+  'layer_types': ['attention' if i % 10 == 5 else 'mamba' for i in range(40)],
+  'num_attention_heads': 12,
+  'num_key_value_heads': 4,
+  'position_embedding_type': 'nope',
+  'num_local_experts': 64,
+  'num_experts_per_tok': 6,
+  'mamba_n_heads': 48,
+  'mamba_d_head': 64,
+  'mamba_d_state': 128,
+  'rms_norm_eps': 1e-5,
+  'attention_multiplier': 0.0078125,
+  'embedding_multiplier': 12.0,
+  'residual_multiplier': 0.22,
+  'logits_scaling': 6.0,
+  'tie_word_embeddings': True,
+  'bos_token_id': 100257,
+  'eos_token_id': 100257,
+}
 # The language model of Gemma 4 26B-A4B.
 GEMMA4_MOE: Json = {
   'model_type': 'gemma4_text',
