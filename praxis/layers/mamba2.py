@@ -39,6 +39,7 @@ class Mamba2(recurrent_mixer.RecurrentMixer):
   num_key_heads: int | None = 1
   key_head_dim: int | None = 128
   use_conv_bias: bool = True
+  chunk_size: int = 256
   # The norm of gated outputs, of the heads of each group together.
   norm_tpl: recurrent_mixer.LayerTpl = pax_fiddle.template_field(
     normalizations.GroupedRmsNorm

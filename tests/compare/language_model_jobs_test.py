@@ -40,6 +40,8 @@ _EXPERIMENTS = {
   'exaone4': 'Exaone4',
   'seed_oss': 'SeedOss',
   'granite': 'Granite',
+  'granite_hybrid': 'Granite4',
+  'granite_hybrid_moe': 'Granite4Moe',
   'gpt2': 'Gpt2',
 }
 _TEXTS = (

@@ -60,10 +60,7 @@ class Steps(matrix_states.Steps):
       return chunk.final_decay * state + added, outputs
 
     state, outputs = jax.lax.scan(body, state, chunks)
-    # [M, B, N, C, V]
-    outputs = jnp.transpose(outputs, (1, 0, 3, 2, 4))
-    outputs = outputs.reshape(outputs.shape[0], -1, *outputs.shape[3:])
-    return outputs[:, :length], state
+    return matrix_states.merge_chunks(outputs)[:, :length], state
 
 
 class _Chunks(NamedTuple):
@@ -88,15 +85,14 @@ class _Chunks(NamedTuple):
       jnp.swapaxes(x, -2, -3) for x in (steps.query, steps.key, steps.value)
     )
     strength = jnp.swapaxes(steps.strength, -1, -2)[..., jnp.newaxis]
-    decays = matrix_states.ChunkDecays.of(steps)
+    decays = matrix_states.ChunkDecays.of(
+      jnp.swapaxes(steps.log_decay, -1, -2), steps.is_start
+    )
     from_state = decays.from_state[..., jnp.newaxis]
     swapped = jnp.swapaxes(key, -1, -2)
-    solved = jax.lax.linalg.triangular_solve(
-      strength * (key @ swapped) * decays.pairwise,
+    solved = _product(
+      _unit_lower_inverse(strength * (key @ swapped) * decays.pairwise),
       jnp.concatenate([strength * value, strength * from_state * key], axis=-1),
-      left_side=True,
-      lower=True,
-      unit_diagonal=True,
     )
     value_dim = value.shape[-1]
     return cls(
@@ -107,3 +103,42 @@ class _Chunks(NamedTuple):
       final_keys=key * decays.pairwise[..., -1, :, jnp.newaxis],
       final_decay=from_state[..., -1:, :],
     )
+
+
+# Not `triangular_solve`: solves of batches that run at the same time on CPUs
+# with few cores wait for each other's threads (jaxlib 0.10.2).
+@jax.custom_jvp
+def _unit_lower_inverse(
+  matrix: Float[Array, '*B C C'],
+) -> Float[Array, '*B C C']:
+  """Returns the inverse of I + L for the part L below the diagonal.
+
+  The inverses of diagonal blocks double their size in each step: in the inverse
+  of two of them the block below the diagonal is -B⁻¹ L A⁻¹.
+  """
+  size = matrix.shape[-1]
+  index = jnp.arange(size)
+  inverse = jnp.broadcast_to(jnp.eye(size, dtype=matrix.dtype), matrix.shape)
+  block = 1
+  while block < size:
+    number = index // block
+    is_below = number[:, jnp.newaxis] > number
+    is_below &= number[:, jnp.newaxis] // 2 == number // 2
+    below = jnp.where(is_below, matrix, 0.0)
+    inverse = inverse - _product(_product(inverse, below), inverse)
+    block *= 2
+  return inverse
+
+
+@_unit_lower_inverse.defjvp
+def _unit_lower_inverse_jvp(
+  primals: tuple[Array], tangents: tuple[Array]
+) -> tuple[Array, Array]:
+  inverse = _unit_lower_inverse(*primals)
+  below = jnp.tril(tangents[0], -1)
+  return inverse, -_product(_product(inverse, below), inverse)
+
+
+def _product(x: Array, y: Array) -> Array:
+  """Returns a product of float32 numbers, which TPUs would round."""
+  return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST)

@@ -128,9 +128,11 @@ class Steps(abc.ABC):
     """Returns the steps as [M, B, C, ...], padded with such without effect.
 
     Args:
-      chunk_size: C.
+      chunk_size: C, or more than T.
     """
-    padding = -self.key.shape[1] % chunk_size
+    length = self.key.shape[1]
+    chunk_size = min(chunk_size, length)
+    padding = -length % chunk_size
 
     def split(x: Array) -> Array:
       x = jnp.pad(x, [(0, 0), (0, padding)] + [(0, 0)] * (x.ndim - 2))
@@ -149,29 +151,56 @@ class ChunkDecays(NamedTuple):
   from_state: Float[Array, '*M N C']
 
   @classmethod
-  def of(cls, chunk: Steps) -> ChunkDecays:
-    """Returns the decays of the steps of a chunk."""
-    log_decay = jnp.swapaxes(chunk.log_decay, -1, -2)
+  def of(
+    cls, log_decay: Float[Array, '*M N C'], is_start: Bool[Array, '*M C']
+  ) -> ChunkDecays:
+    """Returns the decays of the steps of a chunk.
+
+    Args:
+      log_decay: see Steps.
+      is_start: see Steps.
+    """
     # All heads have the same segments. Steps of segment 0 continue the state,
     # those of the last one change it.
-    segment = jnp.cumsum(chunk.is_start, axis=-1)[..., jnp.newaxis, :]
+    segment = jnp.cumsum(is_start, axis=-1)[..., jnp.newaxis, :]
+    sums = _sums(log_decay)
     return cls(
-      _pairwise(log_decay, segment),
-      jnp.where(segment == 0, jnp.exp(jnp.cumsum(log_decay, axis=-1)), 0.0),
+      _pairwise(sums, segment),
+      jnp.where(segment == 0, jnp.exp(sum(sums)), 0.0),
     )
 
 
+def _sums(
+  log_decay: Float[Array, '*M N C'],
+) -> tuple[Float[Array, '*M N C'], Float[Array, '*M N C']]:
+  """Returns two numbers whose sum is that from the first step to each step.
+
+  Their differences keep the digits of small decays after large ones: the first
+  is exact, the second small.
+  """
+  # The exponential of less is 0 in float32.
+  log_decay = jnp.maximum(log_decay, -128.0)
+  coarse = jnp.round(log_decay * 64) / 64
+  return jnp.cumsum(coarse, axis=-1), jnp.cumsum(log_decay - coarse, axis=-1)
+
+
 def _pairwise(
-  log_decay: Float[Array, '*M N C'], segment: Int[Array, '*M 1 C']
+  sums: tuple[Float[Array, '*M N C'], Float[Array, '*M N C']],
+  segment: Int[Array, '*M 1 C'],
 ) -> Float[Array, '*M N C C']:
-  index = jnp.arange(log_decay.shape[-1])
-  row, column = index[:, jnp.newaxis], index
+  index = jnp.arange(segment.shape[-1])
   is_visible = segment[..., jnp.newaxis] == segment[..., jnp.newaxis, :]
-  # Sums from each column on: differences of sums from the first step on would
-  # lose the digits of small decays after large ones.
-  terms = jnp.where(row > column, log_decay[..., jnp.newaxis], 0.0)
-  sums = jnp.cumsum(terms, axis=-2)
-  return jnp.where(is_visible & (row >= column), jnp.exp(sums), 0.0)
+  is_visible &= index[:, jnp.newaxis] >= index
+  coarse, rest = (x[..., :, None] - x[..., None, :] for x in sums)
+  return jnp.exp(jnp.where(is_visible, coarse + rest, -jnp.inf))
+
+
+def merge_chunks(
+  outputs: Float[Array, 'M B N C V'],
+) -> Float[Array, 'B T N V']:
+  """Returns the outputs of chunks as those of consecutive steps."""
+  outputs = jnp.transpose(outputs, (1, 0, 3, 2, 4))
+  return outputs.reshape(outputs.shape[0], -1, *outputs.shape[3:])
 
 
 def repeat_heads(

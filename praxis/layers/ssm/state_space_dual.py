@@ -8,6 +8,7 @@ the paper), all but v shared by consecutive heads but for the decay:
 
 The outputs of a chunk are a product with its lower triangular matrix of q kᵀ
 and decays, as in attention, and what its steps read of the state before it.
+Only these states are computed one after another.
 
 Shapes: as in matrix_states.py, R heads of values for each of keys.
 
@@ -51,43 +52,47 @@ class Steps(matrix_states.Steps):
     self, state: State, chunk_size: int
   ) -> tuple[Float[Array, 'B T N V'], State]:
     length = self.key.shape[1]
-    # The matrices of a chunk are computed again in the backward pass.
-    body = jax.checkpoint(_chunk_outputs)
-    state, outputs = jax.lax.scan(body, state, self.chunks(chunk_size))
-    # [M, B, C, N, V]
-    outputs = jnp.moveaxis(outputs, 0, 1)
-    outputs = outputs.reshape(outputs.shape[0], -1, *outputs.shape[3:])
-    return outputs[:, :length], state
+    # The matrices of chunks are computed again in the backward pass.
+    reads, state = jax.checkpoint(_reads)(self.chunks(chunk_size), state)
+    return matrix_states.merge_chunks(reads)[:, :length] + self.direct, state
 
 
-def _chunk_outputs(
-  state: State, steps: Steps
-) -> tuple[State, Float[Array, 'B C N V']]:
-  """Returns the state after a chunk, and its outputs.
+def _reads(
+  steps: Steps, state: State
+) -> tuple[Float[Array, 'M B N C V'], State]:
+  """Returns what steps read from states, and the state after the last chunk.
 
   Args:
-    state: that before the chunk.
-    steps: those of the chunk.
+    steps: chunks [M, B, C, ...].
+    state: that before the first chunk.
   """
-  batch, num_steps, num_key_heads, _ = steps.key.shape
-  # Heads of values as [K, R].
-  value = steps.value.reshape(
-    batch, num_steps, num_key_heads, -1, state.shape[-1]
+  query, key, value = (
+    jnp.swapaxes(x, -2, -3) for x in (steps.query, steps.key, steps.value)
   )
-  grouped = state.reshape(batch, num_key_heads, -1, *state.shape[2:])
-  pairwise, from_state = (
-    x.reshape(batch, num_key_heads, -1, *x.shape[2:])
-    for x in matrix_states.ChunkDecays.of(steps)
+  num_key_heads, num_heads = key.shape[2], value.shape[2]
+
+  def by_key_head(x: Float[Array, 'M B N ...']) -> Float[Array, 'M B K R ...']:
+    shape = num_key_heads, num_heads // num_key_heads, *x.shape[3:]
+    return x.reshape(*x.shape[:2], *shape)
+
+  decays = matrix_states.ChunkDecays.of(
+    jnp.swapaxes(steps.log_decay, -1, -2), steps.is_start
   )
-  scores = jnp.einsum('bckh,bskh->bkcs', steps.query, steps.key)
-  probs = scores[:, :, jnp.newaxis] * pairwise
-  outputs = jnp.einsum('bkrcs,bskrv->bckrv', probs, value)
-  reads = jnp.einsum('bckh,bkrhv->bckrv', steps.query, grouped)
-  # [B, C, K, R, 1]
-  factor = jnp.moveaxis(from_state, -1, 1)[..., jnp.newaxis]
-  outputs = (outputs + factor * reads).reshape(steps.value.shape)
-  to_end = jnp.moveaxis(pairwise[..., -1, :], -1, 1)[..., jnp.newaxis]
-  added = jnp.einsum('bskh,bskrv->bkrhv', steps.key, to_end * value)
-  final_decay = from_state[..., -1, jnp.newaxis, jnp.newaxis]
-  state = (final_decay * grouped + added).reshape(state.shape)
-  return state, outputs + steps.direct
+  pairwise = by_key_head(decays.pairwise)
+  value, from_state = by_key_head(value), by_key_head(decays.from_state)
+  scores = jnp.einsum('mbkch,mbksh->mbkcs', query, key)
+  reads = (scores[:, :, :, jnp.newaxis] * pairwise) @ value
+  to_end = pairwise[..., -1, :, jnp.newaxis] * value
+  added = jnp.einsum('mbksh,mbkrsv->mbkrhv', key, to_end)
+
+  def body(state: State, chunk: tuple[Array, Array]) -> tuple[State, State]:
+    decay, added = chunk
+    return decay[..., jnp.newaxis, jnp.newaxis] * state + added, state
+
+  final_decay = decays.from_state[..., -1]
+  state, before = jax.lax.scan(
+    body, state, (final_decay, added.reshape(-1, *state.shape))
+  )
+  of_states = jnp.einsum('mbkch,mbkrhv->mbkrcv', query, by_key_head(before))
+  reads += from_state[..., jnp.newaxis] * of_states
+  return reads.reshape(*decays.from_state.shape, -1), state

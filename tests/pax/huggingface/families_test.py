@@ -273,6 +273,31 @@ def test_the_published_files_of_llama_4():
       'layer_types .* each of 2 layers, got 1; use',
     ),
     ('granite', {'logits_scaling': 0}, 'logits_scaling .* positive number'),
+    (
+      'granite_hybrid',
+      {'layer_types': ['mamba', 'attention']},
+      r"one of \['mamba', 'attention'\] for each of 3 layers, got",
+    ),
+    (
+      'granite_hybrid',
+      {'mamba_proj_bias': True},
+      r'mamba_proj_bias .* one of \[False\], got True; praxis has no layer',
+    ),
+    (
+      'granite_hybrid',
+      {'mamba_d_head': 4},
+      r'mamba_d_head .* must be 64 / 8, .* got 4; use',
+    ),
+    (
+      'granite_hybrid',
+      {'mamba_n_groups': 3},
+      'groups .* must divide its 8 heads, got 3; use',
+    ),
+    (
+      'granite_hybrid',
+      {'time_step_limit': [1.0, 0.5]},
+      r'must be two numbers, the smaller first, got \[1.0, 0.5\]',
+    ),
     ('qwen3_next', {'hidden_act': 'gelu'}, "must be 'silu', got 'gelu'; the"),
     (
       'qwen3_next',

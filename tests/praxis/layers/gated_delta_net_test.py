@@ -187,6 +187,23 @@ def test_chunks_continue_a_state():
   np.testing.assert_allclose(state, last, atol=1e-5)
 
 
+def test_no_solver_waits_for_threads():
+  # LAPACK's solves of batches block each other on CPUs with few cores.
+  steps = tuple(map(jnp.asarray, _steps(length=64)))
+  gradients = jax.grad(lambda x: jnp.sum(_chunked(x)[0] ** 2), allow_int=True)
+  assert 'lapack' not in jax.jit(gradients).lower(steps).as_text()
+
+
+def test_equal_keys_have_an_exact_inverse():
+  # Powers of this matrix have elements of 10^17.
+  steps = list(_steps(length=64))
+  steps[1] = np.broadcast_to(steps[1][:, :1], steps[1].shape)
+  steps[3], steps[4] = np.zeros_like(steps[3]), np.ones_like(steps[4])
+  steps[5] = np.zeros_like(steps[5])
+  out, _ = _compiled(tuple(map(jnp.asarray, steps)), chunk_size=64)
+  np.testing.assert_allclose(out, _delta_rule_by_hand(*steps), atol=1e-5)
+
+
 def test_strong_decays_do_not_overflow():
   steps = list(_steps(length=64))
   steps[3] *= 100

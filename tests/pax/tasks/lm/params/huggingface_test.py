@@ -60,6 +60,8 @@ _PUBLISHED = {
   'SeedOss': ('seed_oss', 36151),
   'Exaone4': ('exaone4', 32003),
   'Granite': ('granite', 2533),
+  'Granite4': ('granitemoehybrid', 3191),
+  'Granite4Moe': ('granitemoehybrid', 6939),
   'Gpt2': ('gpt2', 124),
   'T5': ('t5', 60),
   'T5V1_1': ('t5', 76),
