@@ -297,8 +297,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
   'granite_hybrid': (
     'granitemoehybrid',
     dict(
-      num_hidden_layers=3,
-      layer_types=['mamba', 'attention', 'mamba'],
+      num_hidden_layers=4,
+      layer_types=2 * ['mamba', 'attention'],
       num_local_experts=0,
       mamba_n_groups=2,
       tie_word_embeddings=True,

@@ -57,7 +57,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
   'granite_hybrid_moe': (
     'granitemoehybrid',
     dict(
-      layer_types=['attention', 'mamba'],
+      num_hidden_layers=4,
+      layer_types=2 * ['attention', 'mamba'],
       num_local_experts=4,
       num_experts_per_tok=2,
       position_embedding_type='rope',

@@ -276,7 +276,7 @@ def test_the_published_files_of_llama_4():
     (
       'granite_hybrid',
       {'layer_types': ['mamba', 'attention']},
-      r"one of \['mamba', 'attention'\] for each of 3 layers, got",
+      r"one of \['mamba', 'attention'\] for each of 4 layers, got",
     ),
     (
       'granite_hybrid',

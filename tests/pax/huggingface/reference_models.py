@@ -197,6 +197,8 @@ def write_byte_model(
       settings['layer_types'] = ['sliding_attention', 'full_attention'] * 2
       of_full = list(load()[name]['config']['per_layer_config'].values())[0]
       settings['per_layer_config'] = {'1': of_full, '3': of_full}
+    elif name.startswith('granite_hybrid'):
+      settings['layer_types'] = ['mamba', 'attention'] * 2
     elif name == 'llama4':
       # Layers follow from their intervals.
       settings |= {'no_rope_layers': None, 'moe_layers': None}

@@ -31,7 +31,11 @@ from tests.testing import nightly
     ('smollm3', 0, 2, []),
     *nightly.cases(('glm4', 0, 1, [])),
     ('glm4_moe', 1, 1, [8]),
-    *nightly.cases(('granite', 0, 1, [])),
+    *nightly.cases(
+      ('granite', 0, 1, []),
+      ('granite_hybrid', 0, 2, []),
+      ('granite_hybrid_moe', 0, 2, [4, 4]),
+    ),
   ],
 )
 def test_repeated_layers_are_stacked(
