@@ -195,26 +195,29 @@ def from_heads(
   return dataclasses.replace(layout, has_outputs_first=True)
 
 
-def gated_feed_forward(
+def feed_forward(
   source: str,
   target: str,
   model_dims: int,
   hidden_dims: int,
   *,
+  has_gates: bool = True,
   has_bias: bool = False,
 ) -> Iterator[WeightLayout]:
-  """Yields the layouts of the three projections of a TransformerFeedForward.
+  """Yields the layouts of the projections of a TransformerFeedForward.
 
   Args:
-    source: Name of the layer in the files, which has `gate_proj`, `up_proj` and
-      `down_proj`.
+    source: Name of the layer in the files, which has `up_proj`, `down_proj` and
+      `gate_proj`.
     target: Path of the layer.
     model_dims: Dimension of the model.
     hidden_dims: Hidden dimension.
+    has_gates: Whether it has `gate_proj`.
     has_bias: Whether projections have biases.
   """
+  gate = ('gate_proj', 'ffn_layer1_gate', hidden_dims, model_dims)
   for projection, name, outputs, inputs in (
-    ('gate_proj', 'ffn_layer1_gate', hidden_dims, model_dims),
+    *([gate] if has_gates else []),
     ('up_proj', 'ffn_layer1', hidden_dims, model_dims),
     ('down_proj', 'ffn_layer2', model_dims, hidden_dims),
   ):

@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from praxis import base_layer, pax_fiddle
 from praxis.alias_names import module_getattr
-from praxis.layers import normalizations, recurrent_mixer
+from praxis.layers import attentions, normalizations, recurrent_mixer
 from praxis.layers.ssm import matrix_states, state_space_dual
 
 __getattr__ = module_getattr(__name__)
@@ -38,7 +38,9 @@ class Mamba2(recurrent_mixer.RecurrentMixer):
   # state.
   num_key_heads: int | None = 1
   key_head_dim: int | None = 128
-  use_conv_bias: bool = True
+  conv_tpl: recurrent_mixer.LayerTpl = pax_fiddle.template_field(
+    attentions.BiasedCausalDepthwiseConv1D
+  )
   chunk_size: int = 256
   # The norm of gated outputs, of the heads of each group together.
   norm_tpl: recurrent_mixer.LayerTpl = pax_fiddle.template_field(

@@ -45,10 +45,8 @@ class RecurrentMixer(base_layer.BaseLayer):
   num_value_heads: int | None = None
   key_head_dim: int | None = None
   value_head_dim: int | None = None
-  # Number of steps that the convolution covers, the current one included, and
-  # whether it adds a bias.
+  # Number of steps that the convolution covers, the current one included.
   conv_kernel_size: int = 4
-  use_conv_bias: bool = False
   # Number of steps that are computed together.
   chunk_size: int = 64
   # Accepted and ignored: there are no probabilities of attention.
@@ -83,9 +81,7 @@ class RecurrentMixer(base_layer.BaseLayer):
     for name, heads in self._heads().items():
       self.create_child(name, self._projection(*heads))
       conv = self.conv_tpl.clone().set(
-        kernel_size=self.conv_kernel_size,
-        hidden_dims=list(heads),
-        use_bias=self.use_conv_bias,
+        kernel_size=self.conv_kernel_size, hidden_dims=list(heads)
       )
       conv.weight_split_dims_mapping.wt = self.weight_split_dims_mapping.dconv
       self.create_child(f'{name}_conv', conv)

@@ -54,6 +54,7 @@ NAMES = (
   'granite_hybrid',
   'granite_hybrid_moe',
   'minimax_m2',
+  'nemotron_h',
   'seed_oss',
   'exaone4',
   'gpt2',

@@ -42,6 +42,7 @@ _EXPERIMENTS = {
   'granite': 'Granite',
   'granite_hybrid': 'Granite4',
   'granite_hybrid_moe': 'Granite4Moe',
+  'nemotron_h': 'Nemotron3',
   'gpt2': 'Gpt2',
 }
 _TEXTS = (

@@ -99,6 +99,8 @@ def _gradients(model, tensors):
     for of_model, in_file in _GRANITE_EXPERTS.items():
       if (renamed := name.replace(of_model, in_file)) in tensors:
         name = renamed
+    if 'backbone.embeddings.weight' in tensors:
+      name = name.replace('model.', 'backbone.')
     if name in tensors:
       gradients[name] = gradient
       continue
@@ -109,7 +111,8 @@ def _gradients(model, tensors):
         gradients[f'{prefix}.{i}.{gate_name}.weight'] = gate
         gradients[f'{prefix}.{i}.{up_name}.weight'] = up
       else:
-        gradients[f'{prefix}.{i}.{down_name}.weight'] = expert
+        in_file = down_name if projection == 'down_proj' else projection
+        gradients[f'{prefix}.{i}.{in_file}.weight'] = expert
   return gradients
 
 
@@ -131,6 +134,7 @@ def _gradients(model, tensors):
       'granite_hybrid',
       'granite_hybrid_moe',
       'minimax_m2',
+      'nemotron_h',
       'exaone4',
       'gemma4',
       'gemma4_e2b',

@@ -66,6 +66,33 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
       **{**model_parts.GRANITE_HYBRIDS, 'intermediate_size': 20},
     ),
   ),
+  'nemotron_h': (
+    'nemotron_h',
+    dict(
+      num_key_value_heads=2,
+      head_dim=12,
+      layers_block_type=[
+        *('linear_attention', 'moe', 'linear_attention'),
+        *('full_attention', 'moe', 'full_attention', 'mlp'),
+      ],
+      mamba_num_heads=4,
+      mamba_head_dim=10,
+      n_groups=2,
+      ssm_state_size=6,
+      conv_kernel=3,
+      chunk_size=4,
+      n_routed_experts=4,
+      num_experts_per_tok=2,
+      n_group=2,
+      topk_group=1,
+      moe_intermediate_size=20,
+      moe_shared_expert_intermediate_size=24,
+      routed_scaling_factor=1.5,
+      # Transformers bounds time steps of whole sequences by it, but neither
+      # those of decoding steps, nor the kernels that models are trained with.
+      time_step_min=1e-30,
+    ),
+  ),
   'minimax_m2': (
     'minimax_m2',
     dict(

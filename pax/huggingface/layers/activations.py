@@ -14,6 +14,7 @@ _ACTIVATIONS = {
   'gelu_new': lambda: Config(activations.GELU, approximate=True),
   'gelu_pytorch_tanh': lambda: Config(activations.GELU, approximate=True),
   'relu': lambda: Config(activations.ReLU),
+  'relu2': lambda: Config(activations.SquaredReLU),
   'silu': lambda: Config(activations.SiLU),
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gated feed-forward layers, and their weights."""
+"""Feed-forward layers, and their weights."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GatedFeedForward:
+class FeedForward:
   """The settings of the feed-forward layers of a model."""
 
   hidden_dims: int
-  # Name of the activation of the gate in config.json.
+  # Name of the activation in config.json, that of gates if it has any.
   activation: str
+  has_gates: bool = True
   has_bias: bool = False
   # Name of the tensors in the transformer layer.
   tensors: str = 'mlp'
@@ -34,7 +35,7 @@ class GatedFeedForward:
     return pax_fiddle.Config(
       transformers.TransformerFeedForward,
       has_bias=self.has_bias,
-      use_gated_activation=True,
+      use_gated_activation=self.has_gates,
       activation_tpl=activation(self.activation),
     )
 
@@ -51,8 +52,12 @@ class GatedFeedForward:
     source = f'{source}.{self.tensors}'
     dims = model_dims, self.hidden_dims
     if self.fused_tensors is None:
-      yield from weight_layouts.gated_feed_forward(
-        source, target, *dims, has_bias=self.has_bias
+      yield from weight_layouts.feed_forward(
+        source,
+        target,
+        *dims,
+        has_gates=self.has_gates,
+        has_bias=self.has_bias,
       )
     else:
       inputs, outputs = self.fused_tensors

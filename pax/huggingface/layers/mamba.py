@@ -15,7 +15,7 @@ from pax.huggingface.layers import merged_heads
 from pax.huggingface.layers.mixers import LayerTpl, Mixer
 from pax.huggingface.weight_layouts import WeightLayout
 from praxis import pax_fiddle
-from praxis.layers import mamba2, normalizations
+from praxis.layers import attentions, mamba2, normalizations
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,11 @@ class Mamba(Mixer):
       num_value_heads=self.num_heads,
       value_head_dim=self.head_dim,
       conv_kernel_size=self.kernel_size,
-      use_conv_bias=self.has_conv_bias,
+      conv_tpl=pax_fiddle.Config(
+        attentions.BiasedCausalDepthwiseConv1D
+        if self.has_conv_bias
+        else attentions.CausalDepthwiseConv1D
+      ),
       time_step_limits=self.time_step_limits,
       norm_tpl=pax_fiddle.Config(
         normalizations.GroupedRmsNorm,

@@ -22,10 +22,11 @@ class ExpertTensors:
   # Of the mixture in its layer; None if the layer has its tensors.
   mixture: str | None
   # Of the projections of an expert: that of the activation, that which its
-  # output multiplies, and the output's. If the first two are the same, one
-  # tensor has both for all experts, [E, inputs, 2 * outputs], and one the
-  # outputs'; with `fused_outputs_first` outputs come before inputs.
-  gate: str
+  # output multiplies, and the output's. The first is None without gates. If the
+  # first two are the same, one tensor has both for all experts,
+  # [E, inputs, 2 * outputs], and one the outputs'; with `fused_outputs_first`
+  # outputs come before inputs.
+  gate: str | None
   up: str
   down: str
   fused_outputs_first: bool = False
@@ -65,6 +66,10 @@ class MixtureOfExperts:
   # Other fields of the layer.
   routing: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+  @property
+  def _has_gates(self) -> bool:
+    return self.tensors.gate is not None
+
   def set_layers(self, stack: LayerTpl, **feed_forward: Any) -> None:
     """Sets the feed-forward layers of a stack.
 
@@ -79,7 +84,7 @@ class MixtureOfExperts:
       experts_per_token=self.experts_per_token,
       normalize_gates=self.normalize_gates,
       moe_load_balance_loss_weight=self.load_balance_loss_weight,
-      use_gated_activation=True,
+      use_gated_activation=self._has_gates,
       use_choice_bias=self.tensors.choice_bias is not None,
       **feed_forward,
       **self.routing,
@@ -89,7 +94,7 @@ class MixtureOfExperts:
         transformers.TransformerFeedForward,
         hidden_dims=self.shared_hidden_dims,
         has_bias=self.shared_has_bias,
-        use_gated_activation=True,
+        use_gated_activation=self._has_gates,
         use_output_gate=self.tensors.shared_gate is not None,
         activation_tpl=feed_forward['activation_tpl'],
       )
@@ -144,11 +149,12 @@ class MixtureOfExperts:
     self, source: str, target: str, model_dims: int
   ) -> Iterator[WeightLayout]:
     """Yields the layouts of the feed-forward layer of all tokens."""
-    return weight_layouts.gated_feed_forward(
+    return weight_layouts.feed_forward(
       source,
       target,
       model_dims,
       self.shared_hidden_dims,
+      has_gates=self._has_gates,
       has_bias=self.shared_has_bias,
     )
 
@@ -174,7 +180,7 @@ class MixtureOfExperts:
 
     for first, variable in ((0, 'wi_gate_0'), (hidden_dims, 'wi_0')):
       part = [slice(None), slice(None), slice(first, first + hidden_dims)]
-      yield layout(names.gate, variable, model_dims, 2 * hidden_dims).take(
+      yield layout(names.up, variable, model_dims, 2 * hidden_dims).take(
         *(part[axis] for axis in axes)
       )
     yield layout(names.down, 'wo_0', hidden_dims, model_dims)
@@ -184,8 +190,9 @@ class MixtureOfExperts:
   ) -> Iterator[WeightLayout]:
     """Yields the layouts of experts with tensors of their own."""
     names, hidden_dims = self.tensors, self.hidden_dims
+    gate = (names.gate, 'wi_gate_0', hidden_dims, model_dims)
     for projection, variable, outputs, inputs in (
-      (names.gate, 'wi_gate_0', hidden_dims, model_dims),
+      *([gate] if self._has_gates else []),
       (names.up, 'wi_0', hidden_dims, model_dims),
       (names.down, 'wo_0', model_dims, hidden_dims),
     ):

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import jax.numpy as jnp
 
 from pax.huggingface import weight_layouts
 from pax.huggingface.layers import layer_norms
 from pax.huggingface.layers.activations import activation
-from pax.huggingface.layers.feed_forward import GatedFeedForward
+from pax.huggingface.layers.feed_forward import FeedForward
 from pax.huggingface.layers.layer_inputs import LayerInputs
 from pax.huggingface.layers.mixers import Mixer
 from pax.huggingface.layers.mixture_of_experts import MixtureOfExperts
@@ -30,9 +31,25 @@ Config = pax_fiddle.Config
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 
 
+class LayerTensors(NamedTuple):
+  """Names of the tensors of a layer."""
+
+  # Of what the layer has besides its blocks.
+  layer: str
+  # By the paths of the norms.
+  norms: Mapping[str, str]
+  mixer: str
+  # Of what has the feed-forward block; None for none.
+  feed_forward: str | None
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RotaryDecoder:
   """The settings of a model."""
+
+  # Names of the tensors of the embedding and of the last norm.
+  embedding_tensor: str = 'model.embed_tokens'
+  final_norm_tensor: str = 'model.norm'
 
   vocab_size: int
   model_dims: int
@@ -60,12 +77,14 @@ class RotaryDecoder:
   mixers: tuple[Mixer, ...]
   # The feed-forward layers, and those that are mixtures of experts instead;
   # None for no layer.
-  feed_forward: GatedFeedForward
+  feed_forward: FeedForward
   # Other widths of feed-forward layers by their indices.
   hidden_dims_of_layers: Mapping[int, int] = dataclasses.field(
     default_factory=dict
   )
   experts: MixtureOfExperts | None = None
+  # Indices of layers that have neither.
+  layers_without_feed_forward: frozenset[int] = frozenset()
   # Those that predict the tokens after the next one.
   mtp_modules: MtpModules = MtpModules()
 
@@ -100,21 +119,26 @@ class RotaryDecoder:
     vocab, model = self.vocab_size, self.model_dims
     embedding = 'softmax/w' if self.is_tied else 'embedding_lookup/emb_var'
     yield weight_layouts.same(
-      'model.embed_tokens.weight', f'params/lm/{embedding}', vocab, model
+      f'{self.embedding_tensor}.weight',
+      f'params/lm/{embedding}',
+      *(vocab, model),
     )
     if self.layer_inputs is not None:
       yield from self.layer_inputs.weights(vocab, model)
     for i in range(len(self.mixers)):
       yield from self._layer_weights(
-        f'model.layers.{i}', f'params/lm/transformer/x_layers_{i}', i
+        self._layer_tensors(i), f'params/lm/transformer/x_layers_{i}', i
       )
     for i, source in enumerate(self.mtp_modules.sources):
       target = self.mtp_modules.variables(i)
       yield from self.mtp_modules.weights(i, self.model_dims)
+      last = len(self.mixers) - 1
       yield from self._layer_weights(
-        source, f'{target}/transformer/x_layers_0', len(self.mixers) - 1
+        self._tensors_in(source, last),
+        f'{target}/transformer/x_layers_0',
+        last,
       )
-    yield self._norm_weight('model.norm', 'params/lm/final_ln')
+    yield self._norm_weight(self.final_norm_tensor, 'params/lm/final_ln')
     if not self.is_tied:
       yield weight_layouts.transposed(
         'lm_head.weight',
@@ -179,6 +203,7 @@ class RotaryDecoder:
       (
         dataclasses.replace(mixer, window=None, key_source=None),
         self.hidden_dims_of_layers.get(i, 0),
+        i not in self.layers_without_feed_forward,
       )
       for i, mixer in enumerate(self.mixers)
     ]
@@ -189,17 +214,22 @@ class RotaryDecoder:
       return layers[0]
     return [layers[i].clone() for i in firsts]
 
-  def _layer(self, mixer: Mixer, hidden_dims: int) -> LayerTpl:
+  def _layer(
+    self, mixer: Mixer, hidden_dims: int, has_feed_forward: bool
+  ) -> LayerTpl:
     """Returns the Config of a layer.
 
     Args:
       mixer: Its mixer.
       hidden_dims: Its own width of the feed-forward layer; 0 for the model's.
+      has_feed_forward: Whether it has one, or experts.
     """
     feed_forward = self.feed_forward.layer()
     feed_forward.set(ln_tpl=self._norm(), residual_weight=self.residual_scale)
     layer = Config(
-      transformers.Transformer,
+      transformers.Transformer
+      if has_feed_forward
+      else transformers.TransformerWithoutFeedForward,
       hidden_dims=hidden_dims,
       atten_residual_weight=self.residual_scale,
       norm_policy=self.norms.policy,
@@ -212,34 +242,57 @@ class RotaryDecoder:
       layer.layer_input_tpl = self.layer_inputs.branch(self._norm())
     return layer
 
+  def _layer_tensors(self, index: int) -> LayerTensors:
+    """Returns the names of the tensors of a layer."""
+    return self._tensors_in(f'model.layers.{index}', index)
+
+  def _tensors_in(self, source: str, index: int) -> LayerTensors:
+    """Returns the names of the tensors of a layer like the one with this index.
+
+    Args:
+      source: Name of the layer.
+      index: The index.
+    """
+    return LayerTensors(
+      layer=source,
+      norms={
+        variable: f'{source}.{tensor}'
+        for variable, tensor in self.norms.tensors.items()
+      },
+      mixer=f'{source}.{self.mixers[index].tensors}',
+      feed_forward=source,
+    )
+
   def _layer_weights(
-    self, source: str, target: str, index: int
+    self, tensors: LayerTensors, target: str, index: int
   ) -> Iterator[WeightLayout]:
     """Yields the layouts of a layer like the one with this index."""
-    for variable, tensor in self.norms.tensors.items():
-      yield self._norm_weight(f'{source}.{tensor}', f'{target}/{variable}')
+    source = tensors.layer
+    for variable, tensor in tensors.norms.items():
+      yield self._norm_weight(tensor, f'{target}/{variable}')
     if self.has_layer_scales:
       # A variable that no gradient updates.
       scale = f'{target.replace("params/", "non_trainable/", 1)}/output_scale'
       yield weight_layouts.same(f'{source}.layer_scalar', scale, 1)
-    mixer = self.mixers[index]
-    yield from mixer.weights(
-      f'{source}.{mixer.tensors}', f'{target}/self_attention', self.model_dims
+    yield from self.mixers[index].weights(
+      tensors.mixer, f'{target}/self_attention', self.model_dims
     )
     if self.layer_inputs is not None:
       yield from self.layer_inputs.branch_weights(
         source, f'{target}/layer_input', self.model_dims
       )
+    if tensors.feed_forward is None:
+      return
     hidden_dims = self.hidden_dims_of_layers.get(
       index, self.feed_forward.hidden_dims
     )
-    feed_forward: MixtureOfExperts | GatedFeedForward = dataclasses.replace(
+    feed_forward: MixtureOfExperts | FeedForward = dataclasses.replace(
       self.feed_forward, hidden_dims=hidden_dims
     )
     if self.experts is not None and index in self.experts.layers:
       feed_forward = self.experts
     yield from feed_forward.weights(
-      source, f'{target}/ff_layer', self.model_dims
+      tensors.feed_forward, f'{target}/ff_layer', self.model_dims
     )
 
   def _norm_weight(self, source: str, target: str) -> WeightLayout:

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pax.huggingface.layers.feed_forward import GatedFeedForward
+from pax.huggingface.layers.feed_forward import FeedForward
 from pax.huggingface.layers.mixers import Mixer
 from pax.huggingface.layers.mixture_of_experts import MixtureOfExperts
 from pax.huggingface.layers.mtp_modules import MtpModules
@@ -43,7 +43,7 @@ def rotary_decoder(
   )
 
 
-def feed_forward(config: Json, **settings: Any) -> GatedFeedForward:
+def feed_forward(config: Json, **settings: Any) -> FeedForward:
   """Returns feed-forward layers by the settings that families share.
 
   Args:
@@ -54,9 +54,7 @@ def feed_forward(config: Json, **settings: Any) -> GatedFeedForward:
     ValueError: A setting is not supported.
   """
   settings.setdefault('activation', config.get('hidden_act', 'silu'))
-  return GatedFeedForward(
-    hidden_dims=size(config, 'intermediate_size'), **settings
-  )
+  return FeedForward(hidden_dims=size(config, 'intermediate_size'), **settings)
 
 
 def rotary_attention(

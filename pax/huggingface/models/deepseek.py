@@ -16,6 +16,9 @@ from pax.huggingface.layers.rotary_embeddings import yarn_scale
 from pax.huggingface.models import config_settings
 from pax.huggingface.models.config_settings import Json
 
+# Tensor of the biases of the choice of experts, in the mixture.
+CHOICE_BIAS = 'gate.e_score_correction_bias'
+
 
 def read_deepseek_v2(config: Json) -> RotaryDecoder:
   """Returns a model of type deepseek_v2.
@@ -63,12 +66,20 @@ def v3_experts(config: Json) -> MixtureOfExperts:
   Args:
     config: Contents of config.json, with all settings of its experts.
   """
-  routing = {
+  return _experts(config, v3_routing(config), choice_bias=CHOICE_BIAS)
+
+
+def v3_routing(config: Json) -> dict[str, Any]:
+  """Returns the fields of the routing of a DeepSeek-V3.
+
+  Args:
+    config: Contents of config.json, with all settings of its experts.
+  """
+  return {
     **_expert_groups(config, experts_per_group_score=2),
     'gate_function': 'sigmoid',
     'gate_scale': config['routed_scaling_factor'],
   }
-  return _experts(config, routing, choice_bias='gate.e_score_correction_bias')
 
 
 def _expert_groups(config: Json, **settings: int) -> dict[str, int]:

@@ -2,7 +2,11 @@
 """Attention layers, masks and projections."""
 
 from praxis.alias_names import module_getattr
-from praxis.layers.attentions.dconv import CausalDepthwiseConv1D, shift_1d
+from praxis.layers.attentions.dconv import (
+  BiasedCausalDepthwiseConv1D,
+  CausalDepthwiseConv1D,
+  shift_1d,
+)
 from praxis.layers.attentions.dot_product import DotProductAttention
 from praxis.layers.attentions.lazy_prefix import DotProductAttentionWithLPB
 from praxis.layers.attentions.local import (
@@ -41,6 +45,7 @@ __getattr__ = module_getattr(__name__)
 
 __all__ = [
   'AttentionProjection',
+  'BiasedCausalDepthwiseConv1D',
   'CausalDepthwiseConv1D',
   'CombinedQKVProjectionLayer',
   'DotProductAttention',

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
+from typing_extensions import override
 
 from praxis import base_layer
 
@@ -16,7 +17,7 @@ class CausalDepthwiseConv1D(base_layer.BaseLayer):
   """A causal depthwise convolution over time.
 
   The output is the sum over i of the inputs i steps earlier times `dconv_i`,
-  elementwise, and of `bias`; steps of other segments count as zero.
+  elementwise; steps of other segments count as zero.
 
   References: Primer, https://arxiv.org/abs/2109.08668
   """
@@ -25,28 +26,24 @@ class CausalDepthwiseConv1D(base_layer.BaseLayer):
   kernel_size: int = 3
   # Size of the dimension or dimensions after time.
   hidden_dims: int | Sequence[int] = 0
-  # Whether the output has a bias.
-  use_bias: bool = False
 
   def setup(self) -> None:
     if self.kernel_size < 1:
       raise ValueError(f'kernel_size must be positive, got {self.kernel_size}')
+    for i in range(self.kernel_size):
+      value = 0.5 if i == 0 else 0.5 / self.kernel_size
+      self._create_constant(f'dconv_{i}', value)
+
+  def _create_constant(self, name: str, value: float) -> None:
+    """Creates a variable with all elements `value`."""
     dims = self.hidden_dims
-    shape = [dims] if isinstance(dims, int) else list(dims)
-    values = {
-      f'dconv_{i}': 0.5 if i == 0 else 0.5 / self.kernel_size
-      for i in range(self.kernel_size)
-    }
-    if self.use_bias:
-      values['bias'] = 0.0
-    for name, value in values.items():
-      weight = base_layer.WeightHParams(
-        shape=shape,
-        init=base_layer.WeightInit.Constant(value),
-        mesh_shape=self.mesh_shape,
-        tensor_split_dims_mapping=self.weight_split_dims_mapping.wt,
-      )
-      self.create_variable(name, weight)
+    weight = base_layer.WeightHParams(
+      shape=[dims] if isinstance(dims, int) else list(dims),
+      init=base_layer.WeightInit.Constant(value),
+      mesh_shape=self.mesh_shape,
+      tensor_split_dims_mapping=self.weight_split_dims_mapping.wt,
+    )
+    self.create_variable(name, weight)
 
   def __call__(
     self,
@@ -69,7 +66,7 @@ class CausalDepthwiseConv1D(base_layer.BaseLayer):
         in_segment = _align(segment_pos >= i, axis, inputs.ndim)
         earlier = jnp.where(in_segment, earlier, jnp.zeros((), inputs.dtype))
       outputs += earlier * getattr(self.theta, f'dconv_{i}')
-    return self._add_bias(outputs)
+    return outputs
 
   def extend_step(
     self,
@@ -94,10 +91,41 @@ class CausalDepthwiseConv1D(base_layer.BaseLayer):
       in_segment = segment_pos.reshape(-1, *[1] * (earlier.ndim - 1)) >= i
       earlier = jnp.where(in_segment, earlier, jnp.zeros((), inputs.dtype))
       outputs += earlier * getattr(self.theta, f'dconv_{i}')
-    return self._add_bias(outputs)
+    return outputs
 
-  def _add_bias(self, outputs: Float[Array, '...']) -> Float[Array, '...']:
-    return outputs + self.theta.bias if self.use_bias else outputs
+
+class BiasedCausalDepthwiseConv1D(CausalDepthwiseConv1D):
+  """A causal depthwise convolution that adds a bias."""
+
+  def setup(self) -> None:
+    super().setup()
+    self._create_constant('bias', 0.0)
+
+  def __call__(
+    self,
+    inputs: Float[Array, '...'],
+    axis: int,
+    segment_pos: Int[Array, 'B T'] | None = None,
+  ) -> Float[Array, '...']:
+    """Returns the convolved inputs; see the base class.
+
+    Args:
+      inputs: [batch, ..., time on `axis`, hidden dimensions].
+      axis: the time dimension.
+      segment_pos: position of each step in its segment.
+    """
+    return super().__call__(inputs, axis, segment_pos) + self.theta.bias
+
+  @override
+  def extend_step(
+    self,
+    inputs: Float[Array, '...'],
+    axis: int,
+    step: Int[Array, ''] | int,
+    segment_pos: Int[Array, ' B'] | None = None,
+  ) -> Float[Array, '...']:
+    outputs = super().extend_step(inputs, axis, step, segment_pos)
+    return outputs + self.theta.bias
 
 
 def shift_1d(

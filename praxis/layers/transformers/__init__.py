@@ -19,6 +19,9 @@ from praxis.layers.transformers.stack_masks import (
 )
 from praxis.layers.transformers.stacked import StackedTransformer
 from praxis.layers.transformers.transformer import Transformer
+from praxis.layers.transformers.without_feed_forward import (
+  TransformerWithoutFeedForward,
+)
 
 __getattr__ = module_getattr(__name__)
 
@@ -32,6 +35,7 @@ __all__ = [
   'Transformer',
   'TransformerFeedForward',
   'TransformerFeedForwardMoe',
+  'TransformerWithoutFeedForward',
   'compute_attention_masks_for_extend_step',
   'compute_attention_masks_for_fprop',
 ]

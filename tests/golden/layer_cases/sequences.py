@@ -87,6 +87,14 @@ CASES = {
   ),
   'GatedDeltaNet': case(_gated_delta_net(), _X, _PAD, _MASK),
   'Mamba2': case(_mamba2(), _X, _PAD, _MASK),
+  'TransformerWithoutFeedForward': case(
+    transformers.TransformerWithoutFeedForward.config(
+      input_dims=8, hidden_dims=16, num_heads=2
+    ),
+    _X,
+    _PAD,
+    _MASK,
+  ),
   'SSM': case(ssm.SSM.config(**_SSM), _X),
   'S5': case(_sharded(ssm.S5.config(**_SSM)), _X),
   'SSMTransformer': case(

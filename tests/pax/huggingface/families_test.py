@@ -279,6 +279,22 @@ def test_the_published_files_of_llama_4():
       r"one of \['mamba', 'attention'\] for each of 4 layers, got",
     ),
     (
+      'nemotron_h',
+      {'layers_block_type': ['mamba', 'mlp', 'moe']},
+      'must follow Mamba or attention, got one at 2 after another; praxis',
+    ),
+    ('nemotron_h', {'layers_block_type': ['moe']}, 'one at 0 after none'),
+    (
+      'nemotron_h',
+      {'layers_block_type': None, 'hybrid_override_pattern': 'M-X'},
+      r"layers_block_type .* got \['linear_attention', 'mlp', 'X'\]; use",
+    ),
+    (
+      'nemotron_h',
+      {'moe_latent_size': 8},
+      'moe_latent_size .* must be None, got 8; praxis has no layer',
+    ),
+    (
       'granite_hybrid',
       {'mamba_proj_bias': True},
       r'mamba_proj_bias .* one of \[False\], got True; praxis has no layer',

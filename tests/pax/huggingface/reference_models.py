@@ -42,6 +42,7 @@ _BY_NIGHT = (
   'gemma',
   'gemma4_e4b',
   'glm4_moe_lite',
+  'granite_hybrid',
   'granite_hybrid_moe',
   'ministral3',
   'mistral',

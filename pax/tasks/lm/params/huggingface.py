@@ -256,6 +256,15 @@ class MiniMaxM2(choice_bias.ChoiceBiasLm):
 
 
 @experiment_registry.register
+class Nemotron3(choice_bias.ChoiceBiasLm):
+  """Nemotron 3 Nano, 31B with 3B for a token, with Mamba-2 in most layers."""
+
+  # The order of its layers has no period.
+  USE_REPEATED_LAYER = False
+  CONFIG = published_moe_configs.NEMOTRON_3
+
+
+@experiment_registry.register
 class SeedOss(fine_tuning.HuggingFaceLm):
   """Seed-OSS 36B."""
 

@@ -288,6 +288,32 @@ GLM4_MOE_LITE: Json = {
   'pad_token_id': 154820,
   'eos_token_id': 154820,
 }
+# Nemotron 3 Nano.
+NEMOTRON_3: Json = {
+  'model_type': 'nemotron_h',
+  'vocab_size': 131072,
+  'hidden_size': 2688,
+  'intermediate_size': 1856,
+  'hybrid_override_pattern': (
+    'MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME'
+  ),
+  'num_hidden_layers': 52,
+  'num_attention_heads': 32,
+  'num_key_value_heads': 2,
+  'head_dim': 128,
+  'mamba_num_heads': 64,
+  'mamba_head_dim': 64,
+  'n_groups': 8,
+  'ssm_state_size': 128,
+  'layer_norm_epsilon': 1e-5,
+  'n_routed_experts': 128,
+  'num_experts_per_tok': 6,
+  'moe_intermediate_size': 1856,
+  'moe_shared_expert_intermediate_size': 3712,
+  'routed_scaling_factor': 2.5,
+  'bos_token_id': 1,
+  'eos_token_id': 2,
+}
 # MiniMax-M2.
 MINIMAX_M2: Json = {
   'model_type': 'minimax_m2',

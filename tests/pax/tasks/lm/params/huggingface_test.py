@@ -57,6 +57,7 @@ _PUBLISHED = {
   'Glm4Moe': ('glm4_moe', 106852),
   'Glm4MoeLite': ('glm4_moe_lite', 29943),
   'MiniMaxM2': ('minimax_m2', 228689),
+  'Nemotron3': ('nemotron_h', 31577),
   'SeedOss': ('seed_oss', 36151),
   'Exaone4': ('exaone4', 32003),
   'Granite': ('granite', 2533),
