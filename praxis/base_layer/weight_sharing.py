@@ -3,7 +3,8 @@
 
 All Configs with the same id yield one layer. Its variables are at the root of
 the variable tree under the id. Within a scanned or rematerialized body or a
-decode loop the root is that body. A layer of a class with
+decode loop the root is that body: a StackedTransformer that rematerializes its
+layers takes itself as the body of each. A layer of a class with
 `is_shared_weight_root` is the root of those below it, outside and inside of a
 loop over it.
 """
@@ -15,6 +16,7 @@ import weakref
 from typing import Any
 
 import flax.linen as nn
+from fiddle import daglish
 from flax.core import Scope
 
 from praxis import pax_fiddle, struct_text
@@ -90,6 +92,15 @@ def register(
     raise ValueError(f'a layer is shared as {name!r} already; choose another')
   object.__setattr__(layer, '_shared_hparams', hparams.clone())
   layers[name] = layer
+
+
+def has_shared_layers(config: Any) -> bool:
+  """Returns whether a layer in a Config, or in several, shares its weights."""
+  return any(
+    isinstance(node, pax_fiddle.Config)
+    and getattr(node, 'shared_weight_layer_id', None) is not None
+    for node, _ in daglish.iterate(config)
+  )
 
 
 def compatible_hparams(

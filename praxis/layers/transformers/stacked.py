@@ -10,6 +10,7 @@ import flax.linen as nn
 from jaxtyping import Array, Float, Int
 
 from praxis import base_layer, pax_fiddle
+from praxis.base_layer import weight_sharing
 from praxis.layers import checkpoint_policy as checkpoint_policy_lib
 from praxis.layers import shared_key_attention, stochastics
 from praxis.layers.attentions import masks
@@ -118,20 +119,38 @@ class StackedTransformer(transformer_stack.TransformerStack):
     outputs = inputs
     if self.input_dropout_prob > 0.0:
       outputs = self.input_dropout(outputs)
-    run_layer = _run_layer
-    if self.remat and not self.do_eval:
-      policy = checkpoint_policy_lib.custom_policy(self.checkpoint_policy)
-      run_layer = nn.remat(_run_layer, policy=policy)
+    run_layer = self._layer_runner()
     shared: dict[int, KeysAndValues] = {}
-    for i, layer in enumerate(self.x_layers):
+    for i in range(self.num_layers):
       own = self._own_inputs(i, context.layer_inputs, shared)
       outputs, keys = run_layer(
-        *(layer, own, outputs, context.paddings, mask),
+        *(i, own, outputs, context.paddings, mask),
         *(context.cross_inputs, cross_mask, context.segment_pos),
       )
       if keys is not None:
         shared[i] = keys
     return outputs
+
+  def _layer_runner(
+    self,
+  ) -> Callable[..., tuple[Float[Array, 'B T D'], KeysAndValues | None]]:
+    """Returns `_run_layer` by the index of the layer, rematerialized or not."""
+    if not self.remat or self.do_eval:
+      return lambda i, *args: _run_layer(self.x_layers[i], *args)
+    policy = checkpoint_policy_lib.custom_policy(self.checkpoint_policy)
+    if not weight_sharing.has_shared_layers(self.transformer_layer_params_tpl):
+      rematerialized = nn.remat(_run_layer, policy=policy)
+      return lambda i, *args: rematerialized(self.x_layers[i], *args)
+
+    # What layers share is in the stack, whose other layers a layer does not see
+    # where it is rematerialized alone.
+    def run_in_stack(i: int, *args: Any) -> tuple[Array, KeysAndValues | None]:
+      def run(stack: StackedTransformer, *args: Any) -> Any:
+        return _run_layer(stack.x_layers[i], *args)
+
+      return nn.remat(run, policy=policy)(self, *args)
+
+    return run_in_stack
 
   def _run_step(
     self, inputs: Float[Array, 'B *L D'], context: transformer_stack.StepContext

@@ -486,3 +486,31 @@ def test_missing_masks_are_refused(unrolled):
 def test_layers_that_check_their_fields_check_the_dtype_too(layer):
   with pytest.raises(TypeError, match='must be a dtype'):
     layer.clone().set(dtype='no dtype').Instantiate()
+
+
+class _RootStack(transformers.StackedTransformer):
+  is_shared_weight_root = True
+
+
+def test_rematerialized_layers_share_weights():
+  stack = _stack(2, packed_input=False)
+  attention = stack.transformer_layer_params_tpl.tr_atten_tpl
+  attention.relative_bias_tpl = pax_fiddle.Config(
+    attentions.RelativeBias, shared_weight_layer_id='bias'
+  )
+  stack = pax_fiddle.Config(_RootStack, **stack.__arguments__)
+  x, paddings = running.normal(_B, _T, _D), jnp.zeros((_B, _T))
+  layer, variables = running.build(stack, x, paddings)
+  remat, same = running.build(stack.clone().set(remat=True), x, paddings)
+  assert {*variables['params']} == {'x_layers_0', 'x_layers_1', 'bias'}
+  assert jax.tree.structure(same) == jax.tree.structure(variables)
+
+  def gradients(layer):
+    loss = lambda v: jnp.sum(jnp.sin(layer.apply(v, x, paddings)))
+    return running.jit(jax.value_and_grad(loss))(variables)
+
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5),
+    gradients(remat),
+    gradients(layer),
+  )

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import pytest
 
+from pax.huggingface import families
 from pax.tasks.lm.params import huggingface
 from praxis.layers import checkpoint_policy
 from praxis.pytypes import NestedMap
@@ -26,6 +27,18 @@ def _pairs() -> NestedMap:
     src=NestedMap(ids=batch.ids, paddings=batch.paddings),
     tgt=batch,
   )
+
+
+def _variables(experiment: type, name: str, batch: NestedMap) -> dict:
+  """Returns the shapes of all variables."""
+  config = reference_models.load()[name]['config']
+  cls = type('Mine', (experiment,), {'CONFIG': config})
+  model = cls().task().model.clone().set(ici_mesh_shape=None).Instantiate()
+  variables = jax.eval_shape(model.init, jax.random.key(0), batch)
+  pairs, _ = jax.tree_util.tree_flatten_with_path(variables)
+  return {
+    '/'.join(str(key.key) for key in path): leaf.shape for path, leaf in pairs
+  }
 
 
 def _saved(
@@ -60,3 +73,12 @@ def test_layers_that_are_not_repeated_are_rematerialized(experiment, name):
   assert 4 * saved < _saved(
     experiment, name, batch, CHECKPOINT_POLICY=_EVERYTHING
   )
+
+
+def test_variables_of_rematerialized_layers_are_those_of_files():
+  # The layers of a T5 share the bias of the first.
+  config = reference_models.load()['t5']['config']
+  want = {
+    x.variable: x.variable_shape for x in families.read_model(config).weights()
+  }
+  assert _variables(huggingface.T5, 't5', _pairs()) == want
