@@ -131,7 +131,7 @@ class Steps(abc.ABC):
       chunk_size: C, or more than T.
     """
     length = self.key.shape[1]
-    chunk_size = min(chunk_size, length)
+    chunk_size = max(1, min(chunk_size, length))
     padding = -length % chunk_size
 
     def split(x: Array) -> Array:

@@ -72,8 +72,8 @@ def _reads(
   num_key_heads, num_heads = key.shape[2], value.shape[2]
 
   def by_key_head(x: Float[Array, 'M B N ...']) -> Float[Array, 'M B K R ...']:
-    shape = num_key_heads, num_heads // num_key_heads, *x.shape[3:]
-    return x.reshape(*x.shape[:2], *shape)
+    heads = num_key_heads, num_heads // num_key_heads
+    return x.reshape(*x.shape[:2], *heads, *x.shape[3:])
 
   decays = matrix_states.ChunkDecays.of(
     jnp.swapaxes(steps.log_decay, -1, -2), steps.is_start
@@ -95,4 +95,4 @@ def _reads(
   )
   of_states = jnp.einsum('mbkch,mbkrhv->mbkrcv', query, by_key_head(before))
   reads += from_state[..., jnp.newaxis] * of_states
-  return reads.reshape(*decays.from_state.shape, -1), state
+  return reads.reshape(*decays.from_state.shape, value.shape[-1]), state

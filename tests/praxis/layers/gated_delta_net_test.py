@@ -297,6 +297,16 @@ def test_prompts_after_padding_decode_as_alone():
     np.testing.assert_allclose(out, want[np.arange(_B), pos], atol=2e-5)
 
 
+def test_a_prompt_of_one_step():
+  x = layers.inputs()
+  built = _build()
+  want, _ = built(x)
+  out, cache = built(x[:, :1])
+  np.testing.assert_allclose(out, want[:, :1], atol=2e-5 * np.abs(want).max())
+  out, _ = built.step({**built.variables, **cache}, x[:, 1], 1, None)
+  np.testing.assert_allclose(out, want[:, 1], atol=2e-5 * np.abs(want).max())
+
+
 def test_an_empty_prompt_starts_from_zero():
   x = layers.inputs()
   built = _build()

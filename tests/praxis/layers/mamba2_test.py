@@ -193,6 +193,16 @@ def test_decode_steps_are_the_forward_pass(num_steps):
     )
 
 
+def test_a_prompt_of_one_step():
+  x = layers.inputs()
+  built = _build()
+  want, _ = built(x)
+  out, cache = built(x[:, :1])
+  np.testing.assert_allclose(out, want[:, :1], atol=2e-5 * np.abs(want).max())
+  out, _ = built.step({**built.variables, **cache}, x[:, 1], 1)
+  np.testing.assert_allclose(out, want[:, 1], atol=2e-5 * np.abs(want).max())
+
+
 def test_states_are_computed_in_float32():
   x = layers.inputs()
   built = _build(fprop_dtype=jnp.bfloat16)
