@@ -43,6 +43,9 @@ _EXPERTS = [
     ('Phi3', ['--set=ICI_MESH_SHAPE=[1,2,2]', '--set=BATCH_SIZE=4']),
     ('SmolLM3', ['--set=ICI_MESH_SHAPE=[1,4,2]', '--set=BATCH_SIZE=4']),
     ('Glm4', ['--set=ICI_MESH_SHAPE=[1,4,2]', '--set=BATCH_SIZE=4']),
+    # Blocks of Mamba-2 and attention.
+    ('Granite4', ['--set=ICI_MESH_SHAPE=[1,2,2]', '--set=BATCH_SIZE=4']),
+    ('Granite4Moe', _EXPERTS),
     ('Gpt2', ['--set=ICI_MESH_SHAPE=None', '--set=BATCH_SIZE=8']),
     (
       'Qwen3',
@@ -61,6 +64,8 @@ def test_repeated_layers_have_the_loss_of_the_model_and_export_it(
     'DeepSeekV3': 'deepseek_v3',
     'Gemma4Moe': 'gemma4_moe',
     'GptOss': 'gpt_oss',
+    'Granite4': 'granite_hybrid',
+    'Granite4Moe': 'granite_hybrid_moe',
     'Qwen3Next': 'qwen3_next',
     'Qwen3_5Moe': 'qwen3_5_moe',
   }
