@@ -14,9 +14,10 @@ Config = pax_fiddle.Config
 TaskConfig = Config[tasks_lib.SingleTask]
 
 # Ends of the paths of variables that are no matrices: scales of norms and
-# experts, biases, also of attention logits and experts, rates of delta rules.
+# experts, biases, also of attention logits and experts, rates and skips of
+# recurrences.
 _VECTORS = (
-  r'.*/(a_log|b|bi_\w+|bo|\w*bias|\w*scale|sinks|\w*magnitude_delta|wrb)$'
+  r'.*/(a_log|b|bi_\w+|bo|\w*bias|\w*scale|sinks|skip|\w*magnitude_delta|wrb)$'
 )
 
 
