@@ -55,18 +55,15 @@ class BlockDecoder(RotaryDecoder):
 
   @override
   def _layer_tensors(self, index: int) -> LayerTensors:
-    mixer, feed_forward = (
-      None if block is None else f'backbone.layers.{block}'
-      for block in self.blocks[index]
-    )
-    norms = {'layer_norm': mixer, 'ff_layer/layer_norm': feed_forward}
+    blocks = self.blocks[index]
+    mixer, feed_forward = f'backbone.layers.{blocks.mixer}', None
+    norms = {'layer_norm': f'{mixer}.norm'}
+    if blocks.feed_forward is not None:
+      feed_forward = f'backbone.layers.{blocks.feed_forward}'
+      norms['ff_layer/layer_norm'] = f'{feed_forward}.norm'
     return LayerTensors(
-      layer=f'{mixer}',
-      norms={
-        variable: f'{block}.norm'
-        for variable, block in norms.items()
-        if block is not None
-      },
+      layer=mixer,
+      norms=norms,
       mixer=f'{mixer}.mixer',
       feed_forward=feed_forward,
     )

@@ -83,8 +83,6 @@ class RotaryDecoder:
     default_factory=dict
   )
   experts: MixtureOfExperts | None = None
-  # Indices of layers that have neither.
-  layers_without_feed_forward: frozenset[int] = frozenset()
   # Those that predict the tokens after the next one.
   mtp_modules: MtpModules = MtpModules()
 
@@ -203,7 +201,7 @@ class RotaryDecoder:
       (
         dataclasses.replace(mixer, window=None, key_source=None),
         self.hidden_dims_of_layers.get(i, 0),
-        i not in self.layers_without_feed_forward,
+        self._layer_tensors(i).feed_forward is not None,
       )
       for i, mixer in enumerate(self.mixers)
     ]

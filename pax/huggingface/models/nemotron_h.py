@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from pax.huggingface.layers import mamba
@@ -13,7 +14,6 @@ from pax.huggingface.layers.mixture_of_experts import (
   ExpertTensors,
   MixtureOfExperts,
 )
-from pax.huggingface.layers.rotary_attention import RotaryAttention
 from pax.huggingface.models import config_settings, deepseek
 from pax.huggingface.models.config_settings import Json
 
@@ -83,9 +83,6 @@ def read_nemotron_h(config: Json) -> BlockDecoder:
       tensors='mixer',
     ),
     experts=_experts(config, of_experts) if of_experts else None,
-    layers_without_feed_forward=frozenset(
-      i for i, blocks in enumerate(layers) if blocks.feed_forward is None
-    ),
     blocks=tuple(layers),
   )
 
@@ -135,7 +132,9 @@ def _mixers(config: Json, kinds: Sequence[str]) -> tuple[Mixer, ...]:
   """Returns the Mamba-2 or the attention of each layer."""
   size = config_settings.size
   has_bias = config.get('attention_bias', False)
-  num_heads = size(config, 'num_attention_heads')
+  attention = config_settings.rotary_attention(
+    config, has_qkv_bias=has_bias, has_output_bias=has_bias
+  )
   by_kind: dict[str, Mixer] = {
     'linear_attention': mamba.Mamba(
       num_heads=size(config, 'mamba_num_heads'),
@@ -146,14 +145,7 @@ def _mixers(config: Json, kinds: Sequence[str]) -> tuple[Mixer, ...]:
       has_conv_bias=config['use_conv_bias'],
       time_step_limits=mamba.read_time_step_limits(config),
     ),
-    'full_attention': RotaryAttention(
-      num_heads=num_heads,
-      num_kv_heads=config.get('num_key_value_heads') or num_heads,
-      dim_per_head=size(config, 'head_dim'),
-      rope=None,
-      has_qkv_bias=has_bias,
-      has_output_bias=has_bias,
-    ),
+    'full_attention': dataclasses.replace(attention, rope=None),
   }
   return tuple(by_kind[kind] for kind in kinds)
 

@@ -22,7 +22,7 @@ from tests.praxis.layers.models import decoding
 from tests.testing import nightly
 
 _B, _T, _D = layers.BATCH, layers.LENGTH, layers.DIM
-_KEY_HEADS, _VALUE_HEADS, _H, _V, _KERNEL = 2, 4, 3, 5, 4
+_KEY_HEADS, _VALUE_HEADS, _H, _V = 2, 4, 3, 5
 _POSITIONS = jnp.array(
   [[0, 1, 2, 0, 0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 3, 4, 5, 0, 1, 0, 1, 2]]
 )

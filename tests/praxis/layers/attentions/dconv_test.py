@@ -13,22 +13,30 @@ from praxis.layers import attentions
 from tests.praxis.layers import running
 
 
-@pytest.mark.parametrize('segmented', [False, True])
-def test_causal_convolution(segmented):
+@pytest.mark.parametrize(
+  ('conv', 'segmented'),
+  [
+    (attentions.CausalDepthwiseConv1D, False),
+    (attentions.CausalDepthwiseConv1D, True),
+    (attentions.BiasedCausalDepthwiseConv1D, True),
+  ],
+)
+def test_causal_convolution(conv, segmented):
   x = np.asarray(running.normal(2, 6, 2, 3))
   pos = np.array([[0, 1, 2, 0, 1, 2], [0, 0, 1, 2, 3, 4]])
   given = jnp.asarray(pos) if segmented else None
-  config = attentions.CausalDepthwiseConv1D.config(
-    kernel_size=3, hidden_dims=[2, 3]
-  )
+  config = conv.config(kernel_size=3, hidden_dims=[2, 3])
   layer, variables = running.build(config, jnp.asarray(x), 1, given)
   weights = variables['params']
+  has_bias = conv is attentions.BiasedCausalDepthwiseConv1D
   assert {k: w.shape for k, w in weights.items()} == {
     f'dconv_{i}': (2, 3) for i in range(3)
-  }
+  } | ({'bias': (2, 3)} if has_bias else {})
   if not segmented:
     pos = np.tile(np.arange(6), (2, 1))
   want = np.zeros_like(x)
+  if has_bias:
+    want += np.asarray(weights['bias'])
   for b, t in np.ndindex(2, 6):
     for i in range(min(3, pos[b, t] + 1)):
       want[b, t] += x[b, t - i] * np.asarray(weights[f'dconv_{i}'])
