@@ -50,7 +50,7 @@ def kernel_bytes(
     return 0.0  # AllocateBuffer.
   operands = [computation.instructions[name] for name in instruction.operands]
   if instruction.opcode == 'fusion':
-    return _fusion_bytes(module.called(instruction)[0], instruction)
+    return _fusion_bytes(module, instruction)
   if instruction.opcode in _SLICES:
     return 2 * _hbm_bytes(instruction.types[:1])
   if instruction.opcode == 'dynamic-update-slice':
@@ -63,9 +63,10 @@ def kernel_bytes(
 
 
 def _fusion_bytes(
-  fused: hlo_parser.Computation, instruction: hlo_parser.Instruction
+  module: hlo_parser.Module, instruction: hlo_parser.Instruction
 ) -> float:
-  bytes_read = sum(_parameter_bytes(fused, p) for p in fused.parameters)
+  [fused] = module.called(instruction)
+  bytes_read = sum(_read_bytes(module, fused, p) for p in fused.parameters)
   root = fused.root
   while root.opcode == 'bitcast':
     root = fused.instructions[root.operands[0]]
@@ -75,15 +76,29 @@ def _fusion_bytes(
   return bytes_read + _hbm_bytes(instruction.types)
 
 
-def _parameter_bytes(
-  fused: hlo_parser.Computation, parameter: hlo_parser.Instruction
+def _read_bytes(
+  module: hlo_parser.Module,
+  fused: hlo_parser.Computation,
+  array: hlo_parser.Instruction,
 ) -> float:
-  """Bytes read of a fusion's parameter: its slices if all users slice it."""
-  full_bytes = _hbm_bytes(parameter.types)
+  """Bytes read of an array within a fusion: its slices if all users slice it.
+
+  Users are within the fusion, or within one that it contains.
+  """
+  full_bytes = _hbm_bytes(array.types)
   slice_bytes = 0.0
-  for user in fused.users.get(parameter.name, ()):
-    is_first = user.operands[0] == parameter.name
-    if is_first and user.opcode in _SLICES:
+  for user in fused.users.get(array.name, ()):
+    is_first = user.operands[0] == array.name
+    if user.opcode == 'fusion':
+      [inner] = module.called(user)
+      slice_bytes += sum(
+        _read_bytes(module, inner, parameter)
+        for operand, parameter in zip(
+          user.operands, inner.parameters, strict=True
+        )
+        if operand == array.name
+      )
+    elif is_first and user.opcode in _SLICES:
       slice_bytes += user.num_bytes
     elif not (is_first and user.opcode == 'dynamic-update-slice'):
       return full_bytes

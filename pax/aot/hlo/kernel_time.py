@@ -21,7 +21,7 @@ _NO_ESTIMATE = 2**62
 _MOSAIC_CALL = 'custom_call_target="tpu_custom_call"'
 _TRANSFORMATION = re.compile(r'\w+\(|\)')
 _PALLAS_CALL = '/pallas_call'
-# XLA's count of the kernels that it makes of `ragged_dot`.
+# What a Pallas kernel declares, and XLA of those that it makes of `ragged_dot`.
 _COST_ESTIMATE = re.compile(r'"cost_estimate":\{"flops":"(\d+)"')
 _CALLS = ('call', 'conditional', 'while')
 # Share of the peak that a Mosaic kernel is assumed to reach.
@@ -145,9 +145,10 @@ class _Schedule:
 def _flops_of(
   kernel: hlo_parser.Instruction, mosaic_flops: Mapping[str, int]
 ) -> int:
+  if estimate := _COST_ESTIMATE.search(kernel.attributes):
+    return int(estimate[1])
   if not kernel.op_name.endswith(_PALLAS_CALL):
-    estimate = _COST_ESTIMATE.search(kernel.attributes)
-    return int(estimate[1]) if estimate else 0
+    return 0
   # The name stack ends in the name of the kernel, perhaps within that of a
   # transformation such as vmap(...), and `pallas_call`.
   scope = _TRANSFORMATION.sub('', kernel.op_name.removesuffix(_PALLAS_CALL))

@@ -272,14 +272,13 @@ def _grouped_rows(
   is_local = _is_local(top_k, first_expert, num_experts)
   groups = jnp.where(is_local, top_k.indices - first_expert, num_experts)
   order = row_order.sort_by_group(groups, num_experts, num_rows)
-  # Products leave rows without a group, and their gradients, undefined.
-  gates = jnp.where(
-    order.is_grouped, top_k.gates.reshape(-1)[order.choices], 0.0
+  gates = row_order.gather_gates(
+    order, groups, top_k.gates.astype(tokens.dtype)
   )
   outputs = expert_fn(
     weights,
     row_order.gather_tokens(order, tokens),
-    gates[:, jnp.newaxis].astype(tokens.dtype),
+    gates[:, jnp.newaxis],
     grouped_products(order.group_sizes),
   )
   return row_order.sum_rows(order, outputs)

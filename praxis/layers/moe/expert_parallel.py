@@ -138,6 +138,9 @@ def sharded_mixture(
         tokens, top_k, weights, expert_fn, axes.expert
       )
       return jax.lax.psum(outputs, axes.hidden) if axes.hidden else outputs
+    # Flat, so that layouts for G and S apply to the local tokens only.
+    shape = tokens.shape
+    tokens, top_k = tokens.reshape(-1, shape[-1]), top_k.flatten_tokens()
     if gathered:
       tokens, top_k = jax.tree.map(
         lambda x: jax.lax.all_gather(x, gathered, tiled=True), (tokens, top_k)
@@ -152,7 +155,7 @@ def sharded_mixture(
       outputs = jax.lax.psum(outputs, partial_axes)
     if gathered:
       outputs = jax.lax.psum_scatter(outputs, gathered, tiled=True)
-    return outputs
+    return outputs.reshape(shape)
 
   return jax.shard_map(
     local_mixture,
@@ -260,11 +263,18 @@ class _Exchange:
   # Mesh axes of the experts.
   axes: tuple[str, ...]
 
+  @property
+  def _num_experts(self) -> int:
+    return self.num_local_experts * jax.lax.axis_size(self.axes)
+
+  def _groups(self, top_k: dropless.TopKExperts) -> Int[Array, 'N k']:
+    """Returns the expert of each choice; their number for no gate."""
+    return jnp.where(top_k.gates != 0.0, top_k.indices, self._num_experts)
+
   def order(self, top_k: dropless.TopKExperts) -> row_order.RowOrder:
     """Returns the order of the rows that the device sends."""
-    num_experts = self.num_local_experts * jax.lax.axis_size(self.axes)
-    groups = jnp.where(top_k.gates != 0.0, top_k.indices, num_experts)
-    return row_order.sort_by_group(groups, num_experts, top_k.indices.size)
+    groups = self._groups(top_k)
+    return row_order.sort_by_group(groups, self._num_experts, groups.size)
 
   def counts(self, order: row_order.RowOrder) -> Int[Array, 'P P E']:
     """Returns the rows of each device for the experts of each device."""
@@ -302,7 +312,9 @@ class _Exchange:
         dropless.grouped_products(slices.group_sizes),
       )
       outputs = expert_exchange.send_back(outputs, slices, num_rows, self.axes)
-    gates = top_k.gates.reshape(-1)[order.choices].astype(outputs.dtype)
+    gates = row_order.gather_gates(
+      order, self._groups(top_k), top_k.gates.astype(outputs.dtype)
+    )
     return row_order.sum_rows(order, outputs * gates[:, jnp.newaxis])
 
 

@@ -57,6 +57,11 @@ def check_fields(layer: base_layer.BaseLayer) -> None:
       'has_bias must be False with gates_scale_inputs=True, got True; the '
       'biases of outputs have gates'
     )
+  if layer.gating_func == 'dense_top2' and layer.use_gated_activation:
+    raise ValueError(
+      "use_gated_activation must be False with gating_func='dense_top2', got "
+      "True; 'dropless' supports gated activations"
+    )
   is_changed = layer.gated_limit is not None or layer.gated_offset
   if is_changed and not layer.use_gated_activation:
     raise ValueError(

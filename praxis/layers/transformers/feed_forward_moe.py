@@ -397,11 +397,20 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
     if self.gates_scale_inputs:
       rows, gates = rows * gates, jnp.ones_like(gates)
     projections = weights.input_projections(rows, matmul)
+    units = self._hidden_units
+    if self.relu_dropout_prob == 0.0:
+      # Between products of Pallas, XLA fuses the units with nothing else.
+      units = jax.checkpoint(units, prevent_cse=False)
+    return matmul(units(gates, *projections), weights.output)
+
+  def _hidden_units(
+    self, gates: Float[Array, 'R 1'], *projections: Float[Array, 'R H']
+  ) -> Float[Array, 'R H']:
     if self.use_gated_activation:
       hidden = self._gated(projections[-1], projections[0])
     else:
       hidden = self.activation(projections[-1])
-    return matmul(self.relu_dropout(hidden) * gates, weights.output)
+    return self.relu_dropout(hidden) * gates
 
   def _gated(
     self, gate: Float[Array, '*B H'], linear: Float[Array, '*B H']
@@ -551,11 +560,7 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
         gating.SECOND_EXPERT_POLICIES,
       ),
       ('gate_function', self.gate_function, gating.GATE_FUNCTIONS),
-      (
-        'expert_dispatch',
-        self.expert_dispatch,
-        expert_parallel.DISPATCHES,
-      ),
+      ('expert_dispatch', self.expert_dispatch, expert_parallel.DISPATCHES),
       (
         'moe_gating_embedding_level',
         self.moe_gating_embedding_level,
@@ -566,11 +571,6 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
         raise ValueError(
           f'{name} must be one of {", ".join(allowed)}; got {value!r}'
         )
-    if self.gating_func == 'dense_top2' and self.use_gated_activation:
-      raise ValueError(
-        "use_gated_activation must be False with gating_func='dense_top2', got "
-        "True; 'dropless' supports gated activations"
-      )
     expert_units.check_fields(self)
     if is_dropless:
       gating.check_choice(self._gating_options(), self.num_experts)

@@ -16,3 +16,22 @@ def test_bytes_from_and_to_memory():
   first = 3 * ((4 + 4 + 4) + 4 + 0)
   second = 5 * ((32 + 4 + 32) + 3 * 8)
   assert bytes_accessed.program_bytes(module) == first + second
+
+
+def test_slices_within_fusions_of_fusions():
+  outer = """\
+%fused_outer (q0: f32[3,8], q1: s32[]) -> f32[1,8] {
+  %q0 = f32[3,8]{1,0} parameter(0)
+  %q1 = s32[] parameter(1)
+  ROOT %inner = f32[1,8]{1,0} fusion(%q0, %q1), kind=kLoop, calls=%fused_slice
+}
+
+%check (c"""
+  nested = hlo_texts.TWO_LOOPS.replace('%fused_slice\n', '%fused_outer\n')
+  modules = [
+    hlo_parser.parse(text)
+    for text in (hlo_texts.TWO_LOOPS, nested.replace('%check (c', outer))
+  ]
+  assert 'fused_outer' in modules[1].computations
+  alone, within = map(bytes_accessed.program_bytes, modules)
+  assert within == alone

@@ -102,6 +102,19 @@ def test_kernels_are_found_by_their_names(op_name, flops):
   assert kernel_time.kernel_seconds(module, chip, flops).mosaic == 400 / 5
 
 
+def test_kernels_have_the_count_that_they_declare():
+  kernel = (
+    'custom-call(%done), custom_call_target="tpu_custom_call",'
+    ' metadata={op_name="jit(step)/pallas_call"},'
+    ' backend_config={"custom_call_config":{"cost_estimate":{"flops":"400"}}}'
+  )
+  module = hlo_parser.parse(PROGRAM.replace('negate(%done)', kernel))
+  chip = dataclasses.replace(CHIP, flops=10.0)
+  # Another kernel without a name is more expensive.
+  times = kernel_time.kernel_seconds(module, chip, {'': 800})
+  assert times.mosaic == 400 / 5
+
+
 def test_kernels_that_xla_makes_of_ragged_dots_have_its_count():
   kernel = (
     'custom-call(%done), custom_call_target="tpu_custom_call",'

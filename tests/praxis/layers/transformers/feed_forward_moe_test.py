@@ -75,6 +75,22 @@ def test_two_experts_of_choice(kwargs):
   np.testing.assert_allclose(got, skip + mixed * visible, atol=1e-4)
 
 
+def test_derivatives_of_experts_keep_products_and_no_units():
+  # No other dimension is 17.
+  x = running.normal(1, 17, _D)
+  config = mixtures.config(
+    num_groups=1,
+    gating_func='dropless',
+    use_gated_activation=True,
+    activation_tpl=pax_fiddle.Config(activations.SiLU),
+  )
+  layer, variables = running.build(config, x)
+  pull = jax.vjp(lambda v: layer.apply(v, x), variables)[1]
+  kept = [a for a in jax.tree.leaves(pull) if a.shape[-2:] == (17, mixtures.F)]
+  # Two projections and the operand of the output projection of each expert.
+  assert sum(a.size for a in kept) == 3 * mixtures.E * 17 * mixtures.F
+
+
 @pytest.mark.parametrize(
   'k, normalize',
   [(1, False), (3, True), *nightly.cases((1, True), (3, False))],
