@@ -133,6 +133,9 @@ def sharded_mixture(
   def local_mixture(
     tokens: Array, top_k: dropless.TopKExperts, weights: dropless.ExpertWeights
   ) -> Array:
+    # XLA runs one all-gather at a time on TPUs. Those of the weights precede
+    # those of the choices, so that they overlap with the layer before.
+    top_k, weights = jax.lax.optimization_barrier((top_k, weights))
     if sends_rows:
       outputs = exchanged_mixture(
         tokens, top_k, weights, expert_fn, axes.expert
