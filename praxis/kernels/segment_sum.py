@@ -28,9 +28,10 @@ _ROWS_OF_TILES = (512, 256, 128)
 _MAX_OUTPUTS_OF_TILE = 2048
 
 
-def is_supported(rows: Float[Array, 'R M']) -> bool:
+def is_supported(rows: Float[Array, 'R ...']) -> bool:
   """Returns whether the products are exact and the rows fill their tiles."""
-  return rows.dtype == jnp.bfloat16 and rows.shape[0] % _ROWS_OF_TILES[-1] == 0
+  fills_tiles = rows.ndim == 2 and rows.shape[0] % _ROWS_OF_TILES[-1] == 0
+  return fills_tiles and rows.dtype == jnp.bfloat16
 
 
 def segment_sum(
@@ -43,8 +44,8 @@ def segment_sum(
   """Returns the sum of the rows of each segment, added in float32.
 
   Args:
-    rows: sorted by segment, see `is_supported`. Rows without a segment come last
-      and may be undefined.
+    rows: sorted by segment, see `is_supported`. Rows without a segment come
+      last and may be undefined.
     segments: of the rows.
     ends: number of rows of each segment and those before it.
     interpret: whether Pallas interprets the kernel, for tests on CPUs.

@@ -9,19 +9,26 @@ The transpose of either direction is the other one. XLA's CPU compiler has no
 ragged all-to-all.
 
 Shapes: P devices, E experts of a device, R rows of tokens, B rows of a buffer,
-M model dimension.
+M model dimension, in which rows may have several dimensions (`in_tiles`).
 
 References: jax.lax.ragged_all_to_all.
 """
 
 from __future__ import annotations
 
+import fractions
 import functools
+import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
+
+from praxis.layers.moe import routed_rows
+
+# Of an array with 16 bits per number on TPUs.
+_TILE = (8, 128)
 
 
 class Slices(NamedTuple):
@@ -70,13 +77,24 @@ def slices_of(
   )
 
 
+def in_tiles(rows: Float[Array, 'R M']) -> Float[Array, 'R ...']:
+  """Returns the rows as [R, M / 128, 128] if they fill tiles of TPUs.
+
+  Such a row is contiguous in memory, as those of an exchange must be. The tiles
+  of other arrays have parts of several rows.
+  """
+  if rows.shape[1] % math.prod(_TILE):
+    return rows
+  return rows.reshape(rows.shape[0], -1, _TILE[1])
+
+
 def send(
-  rows: Float[Array, 'R M'],
+  rows: Float[Array, 'R ...'],
   slices: Slices,
   num_buffer_rows: int,
   axes: tuple[str, ...],
-) -> Float[Array, 'B M']:
-  """Returns the rows that a device receives, 0 after them.
+) -> Float[Array, 'B ...']:
+  """Returns the rows that a device receives; those after them are undefined.
 
   Args:
     rows: sorted by device and expert.
@@ -88,12 +106,12 @@ def send(
 
 
 def send_back(
-  buffer: Float[Array, 'B M'],
+  buffer: Float[Array, 'B ...'],
   slices: Slices,
   num_rows: int,
   axes: tuple[str, ...],
-) -> Float[Array, 'R M']:
-  """Returns the rows that `send` sent, from the buffers; 0 for others.
+) -> Float[Array, 'R ...']:
+  """Returns the rows that `send` sent, from the buffers; others are undefined.
 
   Args:
     buffer: in the order of `send`.
@@ -109,11 +127,11 @@ def send_back(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _send(
-  rows: Float[Array, 'R M'],
+  rows: Float[Array, 'R ...'],
   slices: Slices,
   sizes: tuple[int, int],
   axes: tuple[str, ...],
-) -> Float[Array, 'B M']:
+) -> Float[Array, 'B ...']:
   return _exchange(
     rows,
     sizes[1],
@@ -125,11 +143,11 @@ def _send(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _send_back(
-  buffer: Float[Array, 'B M'],
+  buffer: Float[Array, 'B ...'],
   slices: Slices,
   sizes: tuple[int, int],
   axes: tuple[str, ...],
-) -> Float[Array, 'R M']:
+) -> Float[Array, 'R ...']:
   return _exchange(
     buffer,
     sizes[0],
@@ -162,13 +180,13 @@ _send_back.defvjp(
 
 
 def _exchange(
-  operand: Float[Array, 'N M'],
+  operand: Float[Array, 'N ...'],
   num_rows: int,
   local: tuple[Int[Array, 'P E'], Int[Array, 'P E']],
   remote: tuple[Int[Array, 'P E'], Int[Array, 'P E']],
   axes: tuple[str, ...],
-) -> Float[Array, 'K M']:
-  """Returns K rows with those that the device receives, 0 elsewhere.
+) -> Float[Array, 'K ...']:
+  """Returns K rows: those that the device receives, and undefined ones.
 
   Args:
     operand: has the rows to send.
@@ -178,9 +196,12 @@ def _exchange(
       numbers of rows that the device receives.
     axes: mesh axes of the devices.
   """
-  result = jnp.zeros((num_rows, operand.shape[1]), operand.dtype)
+  result = jax.lax.empty((num_rows, *operand.shape[1:]), operand.dtype)
   slices = (x.reshape(-1) for x in (*local, *remote))
-  return jax.lax.ragged_all_to_all(operand, result, *slices, axis_name=axes)
+  # The smaller array has no space for more rows than balanced experts have.
+  balanced = min(num_rows, operand.shape[0])
+  with routed_rows.scope(fractions.Fraction(balanced, operand.shape[0])):
+    return jax.lax.ragged_all_to_all(operand, result, *slices, axis_name=axes)
 
 
 def _exclusive_cumsum(x: Int[Array, '...'], axis: int) -> Int[Array, '...']:

@@ -305,20 +305,23 @@ class _Exchange:
     """Returns the gated sum of expert outputs."""
     num_rows, size = top_k.indices.size, self.buffer_size
     slices = expert_exchange.slices_of(counts, jax.lax.axis_index(self.axes))
-    rows = row_order.gather_tokens(order, tokens)
+    tiles = expert_exchange.in_tiles(tokens)
+    rows = row_order.gather_tokens(order, tiles)
     buffer = expert_exchange.send(rows, slices, size, self.axes)
     with routed_rows.scope(fractions.Fraction(num_rows, size)):
       outputs = self.expert_fn(
         weights,
-        buffer,
+        buffer.reshape(size, -1),
         jnp.ones((size, 1), buffer.dtype),
         dropless.grouped_products(slices.group_sizes),
       )
-      outputs = expert_exchange.send_back(outputs, slices, num_rows, self.axes)
+    outputs = outputs.reshape(buffer.shape)
+    outputs = expert_exchange.send_back(outputs, slices, num_rows, self.axes)
     gates = row_order.gather_gates(
       order, self._groups(top_k), top_k.gates.astype(outputs.dtype)
     )
-    return row_order.sum_rows(order, outputs * gates[:, jnp.newaxis])
+    gates = jnp.expand_dims(gates, range(1, outputs.ndim))
+    return row_order.sum_rows(order, outputs * gates).reshape(tokens.shape)
 
 
 def _effective_axes(entry: sharding.DimSharding, size: int) -> tuple[str, ...]:

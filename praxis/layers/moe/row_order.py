@@ -5,7 +5,7 @@ The gradients of both directions are gathers, too: that of XLA's gather is a
 scatter, which TPUs run row by row and GPUs by atomic additions.
 
 Shapes: N tokens, k choices of a token, R rows, at most L of a token, G groups,
-M model dimension.
+a token or row has one or more dimensions.
 """
 
 from __future__ import annotations
@@ -144,15 +144,17 @@ def _is_of_group(
 
 
 def gather_tokens(
-  order: RowOrder, tokens: Float[Array, 'N M']
-) -> Float[Array, 'R M']:
+  order: RowOrder, tokens: Float[Array, 'N ...']
+) -> Float[Array, 'R ...']:
   """Returns the token of each row; any number for rows without a group."""
   if py_utils.target_platform() == 'cpu':
     return _gather_tokens_or_zeros(order, tokens)
   return _gather_tokens_by_vjp(order, tokens)
 
 
-def sum_rows(order: RowOrder, rows: Float[Array, 'R M']) -> Float[Array, 'N M']:
+def sum_rows(
+  order: RowOrder, rows: Float[Array, 'R ...']
+) -> Float[Array, 'N ...']:
   """Returns the sum of the rows of each token."""
   if py_utils.target_platform() == 'cpu':
     return _sum_rows(order, rows)
@@ -160,21 +162,21 @@ def sum_rows(order: RowOrder, rows: Float[Array, 'R M']) -> Float[Array, 'N M']:
 
 
 def _gather_tokens_or_zeros(
-  order: RowOrder, tokens: Float[Array, 'N M']
-) -> Float[Array, 'R M']:
+  order: RowOrder, tokens: Float[Array, 'N ...']
+) -> Float[Array, 'R ...']:
   # Its derivative by XLA leaves rows without a group out.
   return tokens.at[order.tokens].get(mode='fill', fill_value=0)
 
 
 def _gather_tokens(
-  order: RowOrder, tokens: Float[Array, 'N M']
-) -> Float[Array, 'R M']:
+  order: RowOrder, tokens: Float[Array, 'N ...']
+) -> Float[Array, 'R ...']:
   return tokens.at[order.tokens].get(mode='clip')
 
 
 def _sum_rows(
-  order: RowOrder, rows: Float[Array, 'R M']
-) -> Float[Array, 'N M']:
+  order: RowOrder, rows: Float[Array, 'R ...']
+) -> Float[Array, 'N ...']:
   if py_utils.target_platform() == 'tpu' and segment_sum.is_supported(rows):
     by_token = rows.at[order.by_token].get(
       mode='promise_in_bounds', unique_indices=True
@@ -187,7 +189,7 @@ def _sum_rows(
   of_tokens = rows.at[jnp.where(is_row, of_places, order.places)].get(
     mode='fill', fill_value=0, unique_indices=True
   )
-  return jnp.sum(of_tokens, axis=-2)
+  return jnp.sum(of_tokens, axis=1)
 
 
 # Each is the transpose of the other. They have no derivatives in forward mode,

@@ -14,7 +14,12 @@ from jax.sharding import NamedSharding, PartitionSpec
 from pax.tools import flops
 from praxis import base_layer, pax_fiddle
 from praxis.layers import transformers
-from praxis.layers.moe import dropless, expert_parallel, gating
+from praxis.layers.moe import (
+  dropless,
+  expert_exchange,
+  expert_parallel,
+  gating,
+)
 from praxis.py_utils import platforms
 from tests.praxis.layers import running
 from tests.testing import collectives, nightly
@@ -225,6 +230,8 @@ def _ragged_all_to_all(
     for x in (operand, input_offsets, send_sizes, output_offsets)
   ]
   row = jnp.arange(output.shape[0])
+  # It is not initialized.
+  output = jnp.full_like(output, jnp.nan)
 
   def receive(i, output):
     source, update = i // per_device, me * per_device + i % per_device
@@ -236,21 +243,23 @@ def _ragged_all_to_all(
     slice_of = rows.at[row - at + first].get(mode='fill', fill_value=jnp.nan)
     # Who sends and who receives must agree.
     slice_of = jnp.where(size == recv_sizes[i], slice_of, jnp.nan)
-    return jnp.where(is_slice[:, jnp.newaxis], slice_of, output)
+    is_slice = jnp.expand_dims(is_slice, range(1, output.ndim))
+    return jnp.where(is_slice, slice_of, output)
 
   return jax.lax.fori_loop(0, len(input_offsets), receive, output)
 
 
 @pytest.mark.parametrize(
-  'mesh, buffer_rows, units',
+  'mesh, buffer_rows, units, tile',
   [
-    ((2, 4, 1), 24, _UNITS),
-    *nightly.cases(((2, 4, 1), 64, {}), ((1, 8, 1), 3, {})),
+    ((2, 4, 1), 24, _UNITS, (2, 4)),
+    *nightly.cases(((2, 4, 1), 64, {}, (8, 128)), ((1, 8, 1), 3, {}, (2, 4))),
   ],
 )
 def test_exchanged_rows_have_the_outputs_of_gathered_tokens(
-  mesh, buffer_rows, units, monkeypatch
+  mesh, buffer_rows, units, tile, monkeypatch
 ):
+  monkeypatch.setattr(expert_exchange, '_TILE', tile)
   # The first buffer always suffices, the others for few tokens.
   config = _config(experts_per_token=3, **units)
   want = _three_experts_on_one_device(bool(units))
