@@ -176,8 +176,10 @@ def _config(
   }
   config.pop('num_slices')
   if options.pax_options:
-    task = compiled.partitioner.task
-    ours = compiler_options.step_options('tpu', task.train.compiler_options)
+    task, mesh = compiled.partitioner.task, compiled.partitioner.mesh
+    ours = compiler_options.step_options(
+      mesh.devices.flat[0], task.train.compiler_options
+    )
     config['compile_xla_flags'] = ' '.join(
       f'--{name}={str(value).lower()}' for name, value in ours.items()
     )

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 import jax
 from absl import logging
 
+from pax.summaries import chips
+
 Option = bool | int | float | str
 # By platform, then by name.
 Options = Mapping[str, Mapping[str, Option]]
@@ -41,16 +43,27 @@ _DEFAULTS: Options = {
     'xla_jf_spmd_threshold_for_windowed_einsum_mib': 1_000_000,
   }
 }
+# Of v5p and v6e, by their kind in `chips`. Their asynchronous all-gathers are
+# fused with matmuls; on a 3D torus XLA otherwise gathers by an all-reduce. v5e
+# fuses them by default; v4 and TPU7x have other asynchronous all-gathers.
+_FUSED_ALL_GATHERS: Mapping[str, Option] = {
+  'xla_tpu_enable_async_collective_fusion_fuse_all_gather': True
+}
+_DEFAULTS_OF_CHIPS = {
+  'TPU v5': _FUSED_ALL_GATHERS,
+  'TPU v6': _FUSED_ALL_GATHERS,
+}
 
 
-def step_options(platform: str, of_task: Options) -> dict[str, Option]:
+def step_options(device: jax.Device, of_task: Options) -> dict[str, Option]:
   """Returns the options to compile a step with, by name.
 
-  Those of the task replace the defaults of the platform. Options that
-  LIBTPU_INIT_ARGS or XLA_FLAGS name are left to these. Logs each choice once.
+  Those of the task replace the defaults of the platform and the chip. Options
+  that LIBTPU_INIT_ARGS or XLA_FLAGS name are left to these. Logs each choice
+  once.
 
   Args:
-    platform: of the step's devices.
+    device: one of the step's devices.
     of_task: `task.train.compiler_options`.
 
   Raises:
@@ -66,7 +79,12 @@ def step_options(platform: str, of_task: Options) -> dict[str, Option]:
     for variable in _VARIABLES
     for argument in os.environ.get(variable, '').split()
   }
-  options = {**_DEFAULTS.get(platform, {}), **of_task.get(platform, {})}
+  platform, chip = device.platform, chips.find(device.device_kind)
+  options = {
+    **_DEFAULTS.get(platform, {}),
+    **_DEFAULTS_OF_CHIPS.get(chip.kind if chip else '', {}),
+    **of_task.get(platform, {}),
+  }
   options = {name: x for name, x in options.items() if name not in named}
   if options:
     _log_once(platform, ', '.join(f'{name}={x}' for name, x in options.items()))

@@ -207,7 +207,7 @@ class StepFactory:
 
   def _compiler_options(self) -> dict[str, compiler_options.Option]:
     return compiler_options.step_options(
-      self.mesh.devices.flat[0].platform, self.task.train.compiler_options
+      self.mesh.devices.flat[0], self.task.train.compiler_options
     )
 
   def _constrain_shardings(

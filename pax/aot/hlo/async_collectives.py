@@ -3,7 +3,8 @@
 
 A collective is either a pair of `all-gather-start` and `all-gather-done`, or
 fusions of the TPU compiler: one starts it, some continue it with a matmul, and
-one ends it. Each of them repeats the collective on the same channel.
+one ends it. Each of them repeats the collective. Collectives within
+`jax.shard_map` share a channel.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ def kind(instruction: hlo_parser.Instruction) -> str | None:
   return name if name in KINDS else None
 
 
-def channel(instruction: hlo_parser.Instruction) -> str:
-  """Returns the channel of a collective; '' if it has none."""
+def identity(instruction: hlo_parser.Instruction) -> str:
+  """Returns kind, channel and dimensions of a collective."""
   match = _CHANNEL.search(instruction.attributes)
-  return match[1] if match else ''
+  dims = [array.dims for array in instruction.types]
+  return f'{kind(instruction)} {match and match[1]} {dims}'
 
 
 def starts_in_fusion(computation: hlo_parser.Computation) -> bool:
@@ -58,13 +60,13 @@ def ended(
   """Returns which collective an instruction ends; None: it ends none.
 
   Returns:
-    Name of the start, or the channel of a collective in fusions.
+    Name of the start, or the identity of a collective in fusions.
   """
   if instruction.opcode.endswith(_DONE):
     is_collective = instruction.opcode.removesuffix(_DONE) in KINDS
     return instruction.operands[0] if is_collective else None
   collective = _fused_collective(module, instruction, _FUSED_DONE)
-  return None if collective is None else channel(collective)
+  return None if collective is None else identity(collective)
 
 
 def _fused_collective(

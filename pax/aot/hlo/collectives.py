@@ -137,24 +137,27 @@ def find_collectives(
   Collectives whose groups hold a single device are left out.
   """
   collectives = []
-  fused_channels = _fused_channels(module)
+  in_fusions = _started_in_fusions(module)
   for execution in module.executions():
     instruction = execution.instruction
     if instruction.opcode == 'send':
       collectives.append(_megascale_transfer(execution, topology))
     elif kind := async_collectives.kind(instruction):
-      is_fused = async_collectives.channel(instruction) in fused_channels
-      if not is_fused or async_collectives.starts_in_fusion(
+      is_part = (
+        execution.is_fused
+        and async_collectives.identity(instruction) in in_fusions
+      )
+      if not is_part or async_collectives.starts_in_fusion(
         execution.computation
       ):
         collectives.append(_collective(execution, kind, topology))
   return [c for c in collectives if c]
 
 
-def _fused_channels(module: hlo_parser.Module) -> set[str]:
-  """Channels of the collectives that fusions start, continue and end."""
+def _started_in_fusions(module: hlo_parser.Module) -> set[str]:
+  """Identities of the collectives that fusions start, continue and end."""
   return {
-    async_collectives.channel(instruction)
+    async_collectives.identity(instruction)
     for computation in module.computations.values()
     if async_collectives.starts_in_fusion(computation)
     for instruction in computation.instructions.values()

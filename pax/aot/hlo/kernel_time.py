@@ -101,7 +101,9 @@ class _Schedule:
       if collective := async_collectives.started(self._module, instruction):
         is_pair = collective is instruction
         end = (
-          instruction.name if is_pair else async_collectives.channel(collective)
+          instruction.name
+          if is_pair
+          else async_collectives.identity(collective)
         )
         in_flight[end] = collective.name, self.xla + self.mosaic
       elif ended := async_collectives.ended(self._module, instruction):

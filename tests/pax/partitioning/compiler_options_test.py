@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import re
+import types
 
 import jax
 import pytest
@@ -16,39 +17,61 @@ from tests.pax import tiny
 ASYNC = 'xla_enable_async_all_gather'
 
 
+def _options(platform, of_task, kind=''):
+  device = types.SimpleNamespace(platform=platform, device_kind=kind)
+  return compiler_options.step_options(device, of_task)
+
+
 @pytest.mark.parametrize('platform', ['cpu', 'gpu'])
 def test_only_tpus_have_defaults(platform):
-  assert compiler_options.step_options(platform, {}) == {}
-  assert compiler_options.step_options('tpu', {})[ASYNC] is True
+  assert _options(platform, {}) == {}
+  assert _options('tpu', {})[ASYNC] is True
+
+
+@pytest.mark.parametrize(
+  ('kind', 'fuses'),
+  [
+    ('TPU v4', False),
+    ('TPU v5 lite', False),
+    ('TPU v5', True),
+    ('TPU v6 lite', True),
+    ('TPU7x', False),
+  ],
+)
+def test_all_gathers_of_some_chips_are_fused(kind, fuses):
+  options = _options('tpu', {}, kind)
+  name = 'xla_tpu_enable_async_collective_fusion_fuse_all_gather'
+  assert options.get(name, False) is fuses
+  assert _options('tpu', {'tpu': {name: 0}}, kind)[name] == 0
 
 
 def test_the_task_overrides_defaults_and_adds_options():
   of_task = {'tpu': {ASYNC: False, 'xla_other': 2}, 'gpu': {'xla_gpu': 'on'}}
-  expected = compiler_options.step_options('tpu', {})
+  expected = _options('tpu', {})
   expected |= {ASYNC: False, 'xla_other': 2}
-  assert compiler_options.step_options('tpu', of_task) == expected
-  assert compiler_options.step_options('gpu', of_task) == {'xla_gpu': 'on'}
-  assert compiler_options.step_options('cpu', of_task) == {}
+  assert _options('tpu', of_task) == expected
+  assert _options('gpu', of_task) == {'xla_gpu': 'on'}
+  assert _options('cpu', of_task) == {}
 
 
 @pytest.mark.parametrize('variable', ['LIBTPU_INIT_ARGS', 'XLA_FLAGS'])
 def test_options_of_the_environment_are_left_to_it(variable, monkeypatch):
   monkeypatch.setenv(variable, f'--xla_other=1 --{ASYNC}=false')
   of_task = {'tpu': {ASYNC: True, 'xla_third': 3}}
-  options = compiler_options.step_options('tpu', of_task)
+  options = _options('tpu', of_task)
   assert options['xla_third'] == 3 and ASYNC not in options
 
 
 def test_an_unknown_platform_is_an_error():
   with pytest.raises(ValueError, match="compiler_options must .* 'xla_a'"):
-    compiler_options.step_options('tpu', {'xla_a': {}})
+    _options('tpu', {'xla_a': {}})
 
 
 def test_a_choice_is_logged_once(caplog):
   caplog.set_level('INFO')
   of_task = {'gpu': {'xla_logged': 1}}
   for _ in range(2):
-    compiler_options.step_options('gpu', of_task)
+    _options('gpu', of_task)
   messages = [m for m in caplog.messages if 'xla_logged' in m]
   assert messages == ['Compiler options of steps on gpu: xla_logged=1.']
 

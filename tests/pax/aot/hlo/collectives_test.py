@@ -216,6 +216,30 @@ def test_a_collective_in_several_fusions_counts_once():
   assert gather.ici_bytes == 3 * (2 * 8 * 2)
 
 
+def test_collectives_may_share_the_channel_of_those_in_fusions():
+  # Within `jax.shard_map` all have the channel 1.
+  entry = '%zero = s32[] constant(0)'
+  others = ''.join(
+    f'  %{name} = bf16[2,8]{{1,0}} {kind}(%a), channel_id=7,'
+    ' replica_groups={{0,1,2,3}}, to_apply=%check\n'
+    for name, kind in (('sum', 'all-reduce'), ('sent', 'all-to-all'))
+  )
+  # One of the same shape as that in fusions.
+  others += (
+    '  %again = bf16[8,8]{1,0} all-gather(%a), channel_id=7,'
+    ' replica_groups={{0,1,2,3}}, dimensions={0}\n  '
+  )
+  module = hlo_parser.parse(
+    hlo_texts.FUSED_ALL_GATHER.replace(entry, others.lstrip() + entry)
+  )
+  topology = collectives.MeshTopology(('data',), (4,), (1,), None, ())
+  found = collectives.find_collectives(module, topology)
+  assert [(c.kind, c.count) for c in found] == [
+    *(('all-reduce', 1), ('all-to-all', 1), ('all-gather', 1)),
+    ('all-gather', 5),
+  ]
+
+
 def test_devices_of_a_flat_torus_have_a_third_coordinate():
   devices = np.array(
     [
