@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Instructions that start and end an asynchronous collective.
 
-A collective is either a pair of `all-gather-start` and `all-gather-done`, or
-fusions of the TPU compiler: one starts it, some continue it with a matmul, and
-one ends it. Each of them repeats the collective. Collectives within
-`jax.shard_map` share a channel.
+A collective is a pair of `all-gather-start` and `all-gather-done`; a pair of
+`call-start` and `call-done`, by which SparseCores run it; or fusions of the TPU
+compiler: one starts it, some continue it with a matmul, and one ends it. Each
+of them repeats the collective. Collectives within `jax.shard_map` share a
+channel.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ KINDS = (
   'collective-permute',
 )
 _START, _DONE = '-start', '-done'
+_OFFLOADED = 'call'
 _FUSED_START = 'custom_call_target="AsyncCollectiveStart"'
 _FUSED_DONE = 'custom_call_target="AsyncCollectiveDone"'
 _CHANNEL = re.compile(r'\bchannel_id=(\d+)')
@@ -45,10 +47,24 @@ def starts_in_fusion(computation: hlo_parser.Computation) -> bool:
   return _calls(computation, _FUSED_START)
 
 
+def offloaded(module: hlo_parser.Module) -> set[str]:
+  """Returns the names of the computations that SparseCores run."""
+  return {
+    called.name
+    for computation in module.computations.values()
+    for instruction in computation.instructions.values()
+    if instruction.opcode == _OFFLOADED + _START
+    for called in module.called(instruction)
+  }
+
+
 def started(
   module: hlo_parser.Module, instruction: hlo_parser.Instruction
 ) -> hlo_parser.Instruction | None:
   """Returns the collective that an instruction starts; None: it starts none."""
+  if instruction.opcode == _OFFLOADED + _START:
+    [called] = module.called(instruction)
+    return called.root if called.root.opcode in KINDS else None
   if instruction.opcode.endswith(_START):
     return instruction if kind(instruction) else None
   return _fused_collective(module, instruction, _FUSED_START)
@@ -63,8 +79,9 @@ def ended(
     Name of the start, or the identity of a collective in fusions.
   """
   if instruction.opcode.endswith(_DONE):
-    is_collective = instruction.opcode.removesuffix(_DONE) in KINDS
-    return instruction.operands[0] if is_collective else None
+    kinds = (*KINDS, _OFFLOADED)
+    may_end_one = instruction.opcode.removesuffix(_DONE) in kinds
+    return instruction.operands[0] if may_end_one else None
   collective = _fused_collective(module, instruction, _FUSED_DONE)
   return None if collective is None else identity(collective)
 

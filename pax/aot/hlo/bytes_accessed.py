@@ -8,7 +8,7 @@ from praxis.layers.moe import routed_rows
 
 # Opcodes that access no memory themselves.
 _FREE = frozenset({
-  'after-all', 'bitcast', 'call', 'conditional', 'constant',
+  'after-all', 'bitcast', 'call', 'call-start', 'conditional', 'constant',
   'get-tuple-element', 'iota', 'opt-barrier', 'parameter', 'partition-id',
   'replica-id', 'tuple', 'while',
 })  # fmt: skip

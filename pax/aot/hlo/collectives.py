@@ -138,6 +138,7 @@ def find_collectives(
   """
   collectives = []
   in_fusions = _started_in_fusions(module)
+  offloaded = async_collectives.offloaded(module)
   for execution in module.executions():
     instruction = execution.instruction
     if instruction.opcode == 'send':
@@ -150,7 +151,10 @@ def find_collectives(
       if not is_part or async_collectives.starts_in_fusion(
         execution.computation
       ):
-        collectives.append(_collective(execution, kind, topology))
+        is_offloaded = execution.computation.name in offloaded
+        collectives.append(
+          _collective(execution, kind, topology, is_offloaded=is_offloaded)
+        )
   return [c for c in collectives if c]
 
 
@@ -184,7 +188,11 @@ def totals(collectives: Iterable[Collective]) -> list[CollectiveTotal]:
 
 
 def _collective(
-  execution: hlo_parser.Execution, kind: str, topology: MeshTopology
+  execution: hlo_parser.Execution,
+  kind: str,
+  topology: MeshTopology,
+  *,
+  is_offloaded: bool,
 ) -> Collective | None:
   instruction, computation = execution.instruction, execution.computation
   if computation.name.startswith(_FUSED_REDUCE_SCATTER):
@@ -221,7 +229,7 @@ def _collective(
     dcn_bytes=dcn,
     torus_dims=torus_dims,
     is_ring=is_ring,
-    is_async=_is_async(instruction, computation),
+    is_async=is_offloaded or _is_async(instruction, computation),
     num_elements=num_elements,
     result_elements=num_elements * growth,
     op_name=instruction.op_name,

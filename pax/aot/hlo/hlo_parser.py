@@ -30,7 +30,7 @@ _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 _BIT_WIDTH = re.compile(r'\d+')
 
 # Opcodes that run their called computation once per execution.
-_CALL_OPCODES = ('fusion', 'call', 'async-start')
+_CALL_OPCODES = ('fusion', 'call', 'call-start', 'async-start')
 
 
 @dataclasses.dataclass(frozen=True)

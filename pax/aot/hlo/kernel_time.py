@@ -99,11 +99,10 @@ class _Schedule:
     in_flight: dict[str, tuple[str, float]] = {}
     for instruction in computation.instructions.values():
       if collective := async_collectives.started(self._module, instruction):
-        is_pair = collective is instruction
         end = (
-          instruction.name
-          if is_pair
-          else async_collectives.identity(collective)
+          async_collectives.identity(collective)
+          if instruction.opcode == 'fusion'
+          else instruction.name
         )
         in_flight[end] = collective.name, self.xla + self.mosaic
       elif ended := async_collectives.ended(self._module, instruction):

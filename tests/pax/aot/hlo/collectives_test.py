@@ -216,6 +216,14 @@ def test_a_collective_in_several_fusions_counts_once():
   assert gather.ici_bytes == 3 * (2 * 8 * 2)
 
 
+def test_sparse_cores_run_collectives_beside_kernels():
+  module = hlo_parser.parse(hlo_texts.OFFLOADED_REDUCE_SCATTER)
+  topology = collectives.MeshTopology(('data',), (4,), (1,), None, ())
+  (scatter,) = collectives.find_collectives(module, topology)
+  assert (scatter.kind, scatter.count) == ('reduce-scatter', 1)
+  assert scatter.is_async and scatter.ici_bytes == 3 * (2 * 8 * 2)
+
+
 def test_collectives_may_share_the_channel_of_those_in_fusions():
   # Within `jax.shard_map` all have the channel 1.
   entry = '%zero = s32[] constant(0)'

@@ -122,3 +122,28 @@ body=%body, backend_config={"known_trip_count":{"n":"5"}}
   ROOT %r = f32[8]{0} get-tuple-element(%loop), index=2
 }
 """
+
+# A reduce-scatter of bf16[8,8] over four devices that SparseCores run beside a
+# kernel.
+OFFLOADED_REDUCE_SCATTER = """\
+HloModule jit_step, is_scheduled=true
+
+%sum (p0: bf16[8,8], p1: token[]) -> bf16[2,8] {
+  %p0 = bf16[8,8]{1,0} parameter(0)
+  %p1 = token[] parameter(1)
+  ROOT %rs = bf16[2,8]{1,0} reduce-scatter(%p0), channel_id=7, \
+replica_groups={{0,1,2,3}}, dimensions={0}, to_apply=%add
+}, execution_thread="sparsecore"
+
+ENTRY %main (a: bf16[8,8], e: f32[8], t: token[]) -> (bf16[2,8], f32[8]) {
+  %a = bf16[8,8]{1,0} parameter(0)
+  %e = f32[8]{0} parameter(1)
+  %t = token[] parameter(2)
+  %s = ((bf16[8,8]{1,0}, token[]), bf16[2,8]{1,0}) call-start(%a, %t), \
+async_execution_thread="sparsecore", to_apply=%sum
+  %n = f32[8]{0} negate(%e), \
+backend_config={"window_config":{"estimated_cycles":"50"}}
+  %d = bf16[2,8]{1,0} call-done(%s)
+  ROOT %r = (bf16[2,8]{1,0}, f32[8]{0}) tuple(%d, %n)
+}
+"""

@@ -170,3 +170,11 @@ def test_starts_and_ends_of_collectives_are_no_kernels():
   # 50 of the cycles run while the all-gather is in flight.
   overlapping = {'g0': 50 / 100}
   assert seconds == kernel_time.KernelSeconds(5 * 50 / 100, 0.0, overlapping)
+
+
+def test_kernels_run_beside_collectives_of_sparse_cores():
+  module = hlo_parser.parse(hlo_texts.OFFLOADED_REDUCE_SCATTER)
+  seconds = kernel_time.kernel_seconds(module, CHIP)
+  assert seconds == kernel_time.KernelSeconds(50 / 100, 0.0, {'rs': 50 / 100})
+  # The operand and the result of the reduce-scatter, and of the kernel.
+  assert bytes_accessed.program_bytes(module) == (128 + 32) + 2 * 32
