@@ -19,7 +19,7 @@ from praxis.py_utils import jaxprs
 # Primitives that move or convert data.
 _FREE = frozenset({
   'broadcast_in_dim', 'concatenate', 'convert_element_type', 'copy',
-  'dynamic_slice', 'dynamic_update_slice', 'gather', 'iota',
+  'dynamic_slice', 'dynamic_update_slice', 'empty', 'gather', 'iota',
   'optimization_barrier', 'pad', 'platform_index',
   'random_bits', 'random_fold_in', 'random_seed', 'random_split',
   'random_unwrap', 'random_wrap', 'reshape', 'rev', 'scatter',

@@ -43,6 +43,8 @@ def segment_sum(
 ) -> Float[Array, 'N M']:
   """Returns the sum of the rows of each segment, added in float32.
 
+  A row that is not finite makes the sums of its whole block NaN.
+
   Args:
     rows: sorted by segment, see `is_supported`. Rows without a segment come
       last and may be undefined.
