@@ -59,10 +59,15 @@ def test_experts_multiply_the_rows_that_are_routed_to_them():
   )
   step = target_lib.create_target(options, 'v4-8').partitioner.train_step()
   text = step.lower().compile().as_text()
-  kernels = re.findall(r'tpu_custom_call.*/jit\((t?gmm)\)/pallas_call', text)
+  kernels = re.findall(
+    r'tpu_custom_call.*?([\w.]+)/jit\((t?gmm)\)/pallas_call', text
+  )
+  of_experts = [name for scope, name in kernels if '_expert' in scope]
   # The gradients of three weights; three products forward, two again in the
   # backward pass, and three gradients of the rows.
-  assert kernels.count('tgmm') == 3 and kernels.count('gmm') == 8
+  assert of_experts.count('tgmm') == 3 and of_experts.count('gmm') == 8
+  # Sums: of the rows, and in the gradients of the tokens and the gates.
+  assert len(kernels) - len(of_experts) == 3
   # XLA's products have the rows of all experts, in the dimensions of experts.
   assert 'ragged' not in text
 
