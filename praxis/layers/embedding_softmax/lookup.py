@@ -51,8 +51,12 @@ def shard_as_columns(
   Each device then adds the gradients of all rows to its own columns. If D is
   sharded otherwise, as activations are, XLA may instead sum tables of zeros and
   the gradients of a device's rows, each as large as the gathered table.
+  Evaluation and decoding have no gradients: in a decode loop, XLA would gather
+  the columns of the table for the logits of each token.
   """
-  if table_mapping is None or not split_axes(layer, table_mapping[1]):
+  if layer.do_eval or table_mapping is None:
+    return vectors
+  if not split_axes(layer, table_mapping[1]):
     return vectors
   return base_layer.maybe_shard(
     vectors,

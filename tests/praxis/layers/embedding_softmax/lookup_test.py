@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
+from praxis import base_layer
 from praxis.layers import embedding_softmax as es
 from tests.praxis.layers import running
 from tests.testing import collectives, nightly
@@ -180,3 +181,26 @@ def test_no_device_sums_a_table_of_gradients(cls, wt, lookup_style):
   sent = collectives.find_collectives(compiled.as_text())
   assert sent
   assert max(c.num_elements for c in sent) < 4096
+
+
+@pytest.mark.parametrize('do_eval', [False, True])
+def test_only_gradients_constrain_the_rows(do_eval):
+  axes = ('replica', 'data', 'mdl')
+  config = es.Embedding.config(
+    num_classes=8,
+    input_dims=4,
+    ici_mesh_shape=[1, 4, 2],
+    mesh_axis_names=axes,
+  )
+  config.weight_split_dims_mapping.wt = ['mdl', 'data']
+  ids = jnp.zeros((8, 4), jnp.int32)
+  layer, variables = running.build(config, ids, method='emb_lookup')
+  mesh = jax.make_mesh(
+    (1, 4, 2), axes, axis_types=(jax.sharding.AxisType.Auto,) * 3
+  )
+  hparams = base_layer.JaxContext.HParams(do_eval=do_eval)
+  with jax.set_mesh(mesh), base_layer.JaxContext.new_context(hparams=hparams):
+    jaxpr = jax.make_jaxpr(
+      lambda ids: layer.apply(variables, ids, method='emb_lookup')
+    )(ids)
+  assert ('sharding_constraint' in str(jaxpr)) is not do_eval
