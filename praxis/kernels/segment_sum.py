@@ -74,7 +74,10 @@ def segment_sum(
 
 
 def _rows_of_tile(num_rows: int, num_blocks: int) -> int:
-  """Returns at most half of the rows that a block has on average."""
+  """Returns the largest tile of at most half of the rows of an average block.
+
+  It is the smallest of all if even that one has more.
+  """
   fitting = [size for size in _ROWS_OF_TILES if num_rows % size == 0]
   return next(
     (size for size in fitting if 2 * size * num_blocks <= num_rows), fitting[-1]

@@ -27,7 +27,7 @@ from jaxtyping import Array, Float, Int
 
 from praxis.layers.moe import routed_rows
 
-# Of an array with 16 bits per number on TPUs.
+# Of arrays on TPUs.
 _TILE = (8, 128)
 
 

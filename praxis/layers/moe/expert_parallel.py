@@ -133,6 +133,9 @@ def sharded_mixture(
   def local_mixture(
     tokens: Array, top_k: dropless.TopKExperts, weights: dropless.ExpertWeights
   ) -> Array:
+    # Flat, so that layouts for G and S apply to the local tokens only.
+    shape = tokens.shape
+    tokens, top_k = tokens.reshape(-1, shape[-1]), top_k.flatten_tokens()
     # XLA runs one all-gather at a time on TPUs. Those of the weights precede
     # those of the choices, so that they overlap with the layer before.
     top_k, weights = jax.lax.optimization_barrier((top_k, weights))
@@ -140,10 +143,9 @@ def sharded_mixture(
       outputs = exchanged_mixture(
         tokens, top_k, weights, expert_fn, axes.expert
       )
-      return jax.lax.psum(outputs, axes.hidden) if axes.hidden else outputs
-    # Flat, so that layouts for G and S apply to the local tokens only.
-    shape = tokens.shape
-    tokens, top_k = tokens.reshape(-1, shape[-1]), top_k.flatten_tokens()
+      if axes.hidden:
+        outputs = jax.lax.psum(outputs, axes.hidden)
+      return outputs.reshape(shape)
     if gathered:
       tokens, top_k = jax.tree.map(
         lambda x: jax.lax.all_gather(x, gathered, tiled=True), (tokens, top_k)
@@ -199,12 +201,12 @@ def _sends_rows(
 
 
 def exchanged_mixture(
-  tokens: Float[Array, '*N M'],
+  tokens: Float[Array, 'N M'],
   top_k: dropless.TopKExperts,
   weights: dropless.ExpertWeights,
   expert_fn: dropless.ExpertFn,
   axes: tuple[str, ...],
-) -> Float[Array, '*N M']:
+) -> Float[Array, 'N M']:
   """Returns the gated sum of expert outputs, by rows that devices exchange.
 
   A device has a buffer of twice the rows that it gets where experts are
@@ -218,7 +220,6 @@ def exchanged_mixture(
     expert_fn: applies the experts to rows.
     axes: mesh axes of the experts, along which tokens are sharded.
   """
-  flat, top_k = tokens.reshape(-1, tokens.shape[-1]), top_k.flatten_tokens()
   num_tokens, k = top_k.indices.shape
   num_local_experts = dropless.count_experts(weights)
   # Of all devices, for one token of each.
@@ -241,18 +242,17 @@ def exchanged_mixture(
       tokens, top_k, weights, num_chunks, exchange.of_chunk
     )
 
-  operands = (flat, top_k, weights, order, counts)
+  operands = (tokens, top_k, weights, order, counts)
   if num_chunks == 1:
-    return exchange.mixture(*operands).reshape(tokens.shape)
+    return exchange.mixture(*operands)
   # All devices that exchange rows see the same number.
   largest = jnp.max(jnp.sum(counts, axis=(0, 2)))
-  outputs = jax.lax.cond(
+  return jax.lax.cond(
     dropless.largest_in_batch(largest) <= buffer_size,
     exchange.mixture,
     one_by_one,
     *operands,
   )
-  return outputs.reshape(tokens.shape)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -102,12 +102,16 @@ def test_kernels_are_found_by_their_names(op_name, flops):
   assert kernel_time.kernel_seconds(module, chip, flops).mosaic == 400 / 5
 
 
-def test_kernels_have_the_count_that_they_declare():
-  kernel = (
+def _declaring_400_flops(op_name):
+  return (
     'custom-call(%done), custom_call_target="tpu_custom_call",'
-    ' metadata={op_name="jit(step)/pallas_call"},'
+    f' metadata={{op_name="{op_name}"}},'
     ' backend_config={"custom_call_config":{"cost_estimate":{"flops":"400"}}}'
   )
+
+
+def test_kernels_have_the_count_that_they_declare():
+  kernel = _declaring_400_flops('jit(step)/pallas_call')
   module = hlo_parser.parse(PROGRAM.replace('negate(%done)', kernel))
   chip = dataclasses.replace(CHIP, flops=10.0)
   # Another kernel without a name is more expensive.
@@ -116,11 +120,7 @@ def test_kernels_have_the_count_that_they_declare():
 
 
 def test_kernels_that_xla_makes_of_ragged_dots_have_its_count():
-  kernel = (
-    'custom-call(%done), custom_call_target="tpu_custom_call",'
-    ' metadata={op_name="jit(step)/ragged_dot_general/ragged-dot-none"},'
-    ' backend_config={"custom_call_config":{"cost_estimate":{"flops":"400"}}}'
-  )
+  kernel = _declaring_400_flops('jit(step)/ragged_dot_general/ragged-dot-none')
   module = hlo_parser.parse(PROGRAM.replace('negate(%done)', kernel))
   chip = dataclasses.replace(CHIP, flops=10.0)
   assert kernel_time.kernel_seconds(module, chip).mosaic == 400 / 5

@@ -17,6 +17,12 @@ from tests.testing import collectives, nightly
 
 # Two of them are no class.
 _IDS = jnp.asarray([[1, 0, 6, 7], [3, 3, 2, -1]])
+_AXES, _MESH_SHAPE = ('replica', 'data', 'mdl'), [1, 4, 2]
+
+
+def _mesh(shape=_MESH_SHAPE):
+  types = (jax.sharding.AxisType.Auto,) * 3
+  return jax.make_mesh(tuple(shape), _AXES, axis_types=types)
 
 
 def _layer(cls, wt, num_classes=7, **fields):
@@ -40,7 +46,7 @@ def test_no_product_with_all_classes(cls):
     cls,
     ['data', 'mdl'],
     num_classes=8,
-    ici_mesh_shape=[1, 4, 2],
+    ici_mesh_shape=_MESH_SHAPE,
     mesh_axis_names=['replica', 'data', 'mdl'],
   )
   variables = jax.eval_shape(
@@ -85,13 +91,12 @@ def test_a_restored_table_is_numpy():
 
 def test_few_ids_stay_on_their_devices():
   # XLA exchanged rows of the batch (docs/known_issues.md).
-  axes = ('replica', 'data', 'mdl')
   config = es.SharedEmbeddingSoftmax.config(
     num_classes=96,
     input_dims=32,
     lookup_style='matmul',
     ici_mesh_shape=[2, 2, 2],
-    mesh_axis_names=axes,
+    mesh_axis_names=_AXES,
   )
   config.weight_split_dims_mapping.wt = ['data', 'mdl']
   config.activation_split_dims_mapping.emb_out_split_dims_mapping = [
@@ -101,11 +106,8 @@ def test_few_ids_stay_on_their_devices():
   ]
   ids = jnp.arange(16)[:, None] * 5
   layer, variables = running.build(config, ids, method='emb_lookup')
-  mesh = jax.make_mesh(
-    (2, 2, 2), axes, axis_types=(jax.sharding.AxisType.Auto,) * 3
-  )
   want = running.run(layer, variables, ids, method='emb_lookup')
-  with jax.set_mesh(mesh):
+  with jax.set_mesh(_mesh([2, 2, 2])):
     got = running.run(
       layer,
       jax.tree.map(
@@ -137,13 +139,12 @@ _SPLITS = [
 )
 def test_no_device_sums_a_table_of_gradients(cls, wt, lookup_style):
   # With embeddings sharded over 'mdl' XLA summed tables [4096, 8].
-  axes = ('replica', 'data', 'mdl')
   config = cls.config(
     num_classes=4096,
     input_dims=8,
     lookup_style=lookup_style,
-    ici_mesh_shape=[1, 4, 2],
-    mesh_axis_names=axes,
+    ici_mesh_shape=_MESH_SHAPE,
+    mesh_axis_names=_AXES,
   )
   config.weight_split_dims_mapping.wt = wt
   config.activation_split_dims_mapping.emb_out_split_dims_mapping = [
@@ -159,10 +160,7 @@ def test_no_device_sums_a_table_of_gradients(cls, wt, lookup_style):
     return jnp.sum(jnp.sin(vectors) * jnp.arange(8.0))
 
   want = jax.jit(jax.grad(loss))(variables, ids)
-  mesh = jax.make_mesh(
-    (1, 4, 2), axes, axis_types=(jax.sharding.AxisType.Auto,) * 3
-  )
-  with jax.set_mesh(mesh):
+  with jax.set_mesh(_mesh()):
     of_table = wt if cls is es.Embedding else wt[::-1]
     sharded = jax.tree.map(
       lambda x: jax.device_put(
@@ -185,21 +183,20 @@ def test_no_device_sums_a_table_of_gradients(cls, wt, lookup_style):
 
 @pytest.mark.parametrize('do_eval', [False, True])
 def test_only_gradients_constrain_the_rows(do_eval):
-  axes = ('replica', 'data', 'mdl')
   config = es.Embedding.config(
     num_classes=8,
     input_dims=4,
-    ici_mesh_shape=[1, 4, 2],
-    mesh_axis_names=axes,
+    ici_mesh_shape=_MESH_SHAPE,
+    mesh_axis_names=_AXES,
   )
   config.weight_split_dims_mapping.wt = ['mdl', 'data']
   ids = jnp.zeros((8, 4), jnp.int32)
   layer, variables = running.build(config, ids, method='emb_lookup')
-  mesh = jax.make_mesh(
-    (1, 4, 2), axes, axis_types=(jax.sharding.AxisType.Auto,) * 3
-  )
   hparams = base_layer.JaxContext.HParams(do_eval=do_eval)
-  with jax.set_mesh(mesh), base_layer.JaxContext.new_context(hparams=hparams):
+  with (
+    jax.set_mesh(_mesh()),
+    base_layer.JaxContext.new_context(hparams=hparams),
+  ):
     jaxpr = jax.make_jaxpr(
       lambda ids: layer.apply(variables, ids, method='emb_lookup')
     )(ids)
